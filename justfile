@@ -12,7 +12,7 @@ fmt:
 lint:
     cargo clippy --workspace --all-targets --all-features -- -D warnings
 
-# Is this store good enough? `just doctor --store s3://bucket/prefix`
+# Does this store meet the requirements? `just doctor --store s3://bucket/prefix`
 doctor *args:
     cargo run --release -- doctor {{args}}
 

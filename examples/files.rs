@@ -7,10 +7,10 @@ use std::sync::Arc;
 async fn count_lines(context: Context, (): ()) -> Result<usize, TaskError> {
     // The worker fetches the file before the handler starts.
     let text = std::fs::read_to_string(context.artifact("book.txt").ok_or(missing())?)?;
-    let shouted = std::env::temp_dir().join(format!("shouted-{}.txt", context.task().id));
-    std::fs::write(&shouted, text.to_uppercase())?;
+    let upper_case = std::env::temp_dir().join(format!("upper_case-{}.txt", context.task().id));
+    std::fs::write(&upper_case, text.to_uppercase())?;
     // The worker uploads the file before the task is completed.
-    context.publish("shouted.txt", shouted)?;
+    context.publish("upper_case.txt", upper_case)?;
     Ok(text.lines().count())
 }
 
@@ -20,24 +20,24 @@ fn missing() -> TaskError {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let home = tempfile::tempdir()?;
-    let queue = Queue::connect(home.path().join("queue").as_path()).await?;
-    let cache = Cache::open(home.path().join("cache"), Some(10 << 30))?;
-    let artifacts = ArtifactStore::new(queue.client().clone(), cache);
+    let folder = tempfile::tempdir()?;
+    let queue = Queue::connect(folder.path().join("queue").as_path()).await?;
+    let cache = Cache::open(folder.path().join("cache"), Some(10 << 30))?;
+    let artifacts = ArtifactStore::new(queue.client()?.clone(), cache);
 
-    let book = home.path().join("book.txt");
+    let book = folder.path().join("book.txt");
     std::fs::write(&book, "once\nupon\na time\n")?;
     let published = artifacts.publish(&book, &PublishOptions::default()).await?;
     let submitted = queue.submit("count", ()).artifact("book.txt", published.manifest.artifact).await?;
 
     let worker = Worker::new(queue.clone(), "reader", None)?;
-    worker.carrier(Arc::new(artifacts.clone())).handle("count", count_lines)?.run_until_empty().await?;
+    worker.artifact_io(Arc::new(artifacts.clone())).handle("count", count_lines)?.run_until_empty().await?;
 
     let task = queue.get(&submitted.id).await?;
     assert_eq!(task.output(), Some(&3.into()));
-    let shouted = task.results().and_then(|results| results.values().next()).ok_or("no result")?;
-    let (file, _) = artifacts.fetch(shouted, &|_| ()).await?;
+    let upper_case = task.results().and_then(|results| results.values().next()).ok_or("no result")?;
+    let (file, _) = artifacts.fetch(upper_case, &|_| ()).await?;
     assert_eq!(std::fs::read_to_string(file.path())?, "ONCE\nUPON\nA TIME\n");
-    println!("{shouted} is the book in upper case");
+    println!("{upper_case} is the book in upper case");
     Ok(())
 }

@@ -2,7 +2,7 @@
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use futures::TryStreamExt;
-use leasehold::{Context, Filter, Operated, Queue, Status, TaskError, Worker};
+use leasehold::{Context, Filter, Queue, Status, TaskError, Transition, Worker};
 use std::time::Duration;
 
 async fn report(context: Context, (): ()) -> Result<u32, TaskError> {
@@ -25,8 +25,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(worker()?.run_until_empty().await?.started, 0);
 
     // Cancel one task; a final task can no longer be rescheduled.
-    assert!(matches!(queue.cancel(&daily.id).await?, Operated::Done(_)));
-    let Operated::Refused(why) = queue.reschedule(&daily.id, tomorrow).await? else {
+    assert!(queue.cancel(&daily.id).await?.is_done());
+    let Transition::Rejected(why, _) = queue.reschedule(&daily.id, tomorrow).await? else {
         return Err("a cancelled task was rescheduled".into());
     };
     println!("rejected: {why}");
@@ -48,7 +48,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(cancelled[0].tags["kind"], "daily");
 
     // A cancelled task can be retried.
-    assert!(matches!(queue.retry(&daily.id).await?, Operated::Done(_)));
+    assert!(queue.retry(&daily.id).await?.is_done());
     assert_eq!(worker()?.run_until_empty().await?.completed, 1);
     Ok(())
 }

@@ -31,7 +31,7 @@ impl Account {
     fn set_balance(&self, epoch: u64, cents: u64) -> Result<u64, TaskError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if epoch < state.0 {
-            return Err(TaskError::Permanent(format!("epoch {epoch} was overtaken by {}", state.0)));
+            return Err(TaskError::Permanent(format!("epoch {epoch} was superseded by {}", state.0)));
         }
         *state = (epoch, cents);
         Ok(cents)
@@ -42,7 +42,7 @@ async fn transfer(
     context: Context,
     transfer: Transfer,
     account: Arc<Account>,
-    was_seen: Arc<Notify>,
+    progress_seen: Arc<Notify>,
 ) -> Result<Receipt, TaskError> {
     match context.epoch() {
         // The first run fails: the task is retried after a delay, and an attempt is used.
@@ -54,7 +54,7 @@ async fn transfer(
     // Progress is written with the next renewal of the claim; `extend` requests one soon.
     context.progress(json!({"step": "checked"}));
     context.extend();
-    was_seen.notified().await;
+    progress_seen.notified().await;
     let balance_cents = account.set_balance(context.epoch(), transfer.cents)?;
     Ok(Receipt { account: transfer.account, balance_cents })
 }
@@ -64,15 +64,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let queue = Queue::connect(folder.path()).await?;
     let quick = RetryPolicy { initial_secs: 0.05, ..RetryPolicy::default() };
-    let order = Transfer { account: "ada".into(), cents: 1_250 };
-    let id = queue.submit("transfer", order).max_attempts(2).retry_policy(quick).await?.id;
+    let input = Transfer { account: "ada".into(), cents: 1_250 };
+    let id = queue.submit("transfer", input).max_attempts(2).retry_policy(quick).await?.id;
 
-    let (account, was_seen) = (Arc::new(Account::default()), Arc::new(Notify::new()));
+    let (account, progress_seen) = (Arc::new(Account::default()), Arc::new(Notify::new()));
     let worker = Worker::new(queue.clone(), "worker-1", None)?.handle("transfer", {
-        let (account, was_seen) = (account.clone(), was_seen.clone());
-        move |context, order| transfer(context, order, account.clone(), was_seen.clone())
+        let (account, progress_seen) = (account.clone(), progress_seen.clone());
+        move |context, input| transfer(context, input, account.clone(), progress_seen.clone())
     })?;
-    let watch = until_progress(&queue, &id, &was_seen);
+    let watch = until_progress(&queue, &id, &progress_seen);
     let (counts, ()) = tokio::try_join!(worker.run_until_empty(), watch)?;
     assert_eq!(counts.started, 3);
 
@@ -84,17 +84,17 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // A late write with the epoch of an earlier claim is rejected.
     let late = account.set_balance(2, 0);
-    assert_eq!(late, Err(TaskError::Permanent("epoch 2 was overtaken by 3".into())));
+    assert_eq!(late, Err(TaskError::Permanent("epoch 2 was superseded by 3".into())));
     println!("{receipt:?} after {} attempts; a late run was rejected", task.attempt);
     Ok(())
 }
 
 /// Polls the task until it reports progress.
-async fn until_progress(queue: &Queue, id: &TaskId, was_seen: &Notify) -> leasehold::Result<()> {
+async fn until_progress(queue: &Queue, id: &TaskId, progress_seen: &Notify) -> leasehold::Result<()> {
     loop {
         let task = queue.get(id).await?;
         if task.progress.is_some() || task.status().is_final() {
-            was_seen.notify_one();
+            progress_seen.notify_one();
             return Ok(());
         }
     }

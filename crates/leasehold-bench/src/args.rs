@@ -20,7 +20,7 @@ pub(crate) enum Command {
     /// Measure the cost of a task and the worker's memory, with few and with many waiting tasks
     Depth(DepthArgs),
     /// Measure the time to assign pieces to peers, over whole transfers
-    Manager(Manager),
+    Manager(ManagerArgs),
     /// Measure the response time and memory of the dashboard over many tasks
     Dashboard(DashboardBenchArgs),
     /// Run the worker of `depth` in a process of its own
@@ -30,15 +30,15 @@ pub(crate) enum Command {
     Artifact(ArtifactArgs),
     /// Run one fetch of `artifact` in a process of its own
     #[command(hide = true)]
-    Carry(Carry),
+    Fetch(BenchFetchArgs),
 }
 
 /// Stores to measure.
 #[derive(Debug, clap::Args)]
-pub(crate) struct SiteArgs {
+pub(crate) struct StoreArgs {
     /// Measure only this store; can be repeated
     #[arg(long, value_enum)]
-    pub(crate) only: Vec<PlaceArgs>,
+    pub(crate) only: Vec<BenchStore>,
 
     /// Directory for the folders [default: the directory of temporary files]
     #[arg(long)]
@@ -49,9 +49,9 @@ pub(crate) struct SiteArgs {
     pub(crate) weed: Option<PathBuf>,
 }
 
-impl SiteArgs {
+impl StoreArgs {
     /// Returns the stores that were selected, or `usual`.
-    pub(crate) fn places(&self, usual: &[PlaceArgs]) -> Vec<PlaceArgs> {
+    pub(crate) fn stores(&self, usual: &[BenchStore]) -> Vec<BenchStore> {
         if self.only.is_empty() { usual.to_vec() } else { self.only.clone() }
     }
 }
@@ -71,7 +71,7 @@ pub(crate) struct RawArgs {
     pub(crate) in_flight: Vec<u32>,
 
     #[command(flatten)]
-    pub(crate) site: SiteArgs,
+    pub(crate) site: StoreArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -93,7 +93,7 @@ pub(crate) struct QueueArgs {
     pub(crate) seconds: f64,
 
     #[command(flatten)]
-    pub(crate) site: SiteArgs,
+    pub(crate) site: StoreArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -115,7 +115,7 @@ pub(crate) struct DepthArgs {
     pub(crate) rounds: u32,
 
     #[command(flatten)]
-    pub(crate) site: SiteArgs,
+    pub(crate) site: StoreArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -123,7 +123,7 @@ pub(crate) struct DepthArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Manager {
+pub(crate) struct ManagerArgs {
     /// Pieces of the artifact
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) pieces: u32,
@@ -160,7 +160,7 @@ pub(crate) struct DashboardBenchArgs {
 pub(crate) struct WorkArgs {
     /// Kind of store of the queue
     #[arg(long, value_enum)]
-    pub(crate) place: PlaceArgs,
+    pub(crate) place: BenchStore,
 
     /// Address of the store
     #[arg(long)]
@@ -186,7 +186,7 @@ pub(crate) struct ArtifactArgs {
     pub(crate) rounds: u32,
 
     #[command(flatten)]
-    pub(crate) site: SiteArgs,
+    pub(crate) site: StoreArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -194,7 +194,7 @@ pub(crate) struct ArtifactArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Carry {
+pub(crate) struct BenchFetchArgs {
     /// Address of the store, in a bucket
     #[arg(long)]
     pub(crate) address: String,
@@ -213,28 +213,28 @@ pub(crate) struct Carry {
 
     /// Side that fetches
     #[arg(long, value_enum)]
-    pub(crate) side: CarrySide,
+    pub(crate) side: FetchSide,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum CarrySide {
+pub(crate) enum FetchSide {
     /// The fetcher, from the store alone
     Ours,
     /// Plain ranged reads
     Plain,
 }
 
-impl CarrySide {
+impl FetchSide {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            CarrySide::Ours => "ours",
-            CarrySide::Plain => "plain",
+            FetchSide::Ours => "ours",
+            FetchSide::Plain => "plain",
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PlaceArgs {
+pub(crate) enum BenchStore {
     /// A folder whose writes count when they are on the disk
     Folder,
     /// A folder whose writes count when the operating system has them
@@ -243,16 +243,16 @@ pub(crate) enum PlaceArgs {
     S3,
 }
 
-impl PlaceArgs {
+impl BenchStore {
     /// All stores. The folders are measured apart in time: removals in one slow down creations in the next,
     /// for minutes.
-    pub(crate) const ALL: [PlaceArgs; 3] = [PlaceArgs::Folder, PlaceArgs::S3, PlaceArgs::Os];
+    pub(crate) const ALL: [BenchStore; 3] = [BenchStore::Folder, BenchStore::S3, BenchStore::Os];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            PlaceArgs::Folder => "folder",
-            PlaceArgs::Os => "os",
-            PlaceArgs::S3 => "s3",
+            BenchStore::Folder => "folder",
+            BenchStore::Os => "os",
+            BenchStore::S3 => "s3",
         }
     }
 }
@@ -282,11 +282,11 @@ mod tests {
     #[test]
     fn a_command_has_default_stores_and_accepts_others() {
         let places = |line: &str| match Args::try_parse_from(line.split(' ')).unwrap().command {
-            Command::Queue(queue) => queue.site.places(&[PlaceArgs::Folder, PlaceArgs::S3]),
+            Command::Queue(queue) => queue.site.stores(&[BenchStore::Folder, BenchStore::S3]),
             other => panic!("{other:?}"),
         };
-        assert_eq!(places("bench queue"), [PlaceArgs::Folder, PlaceArgs::S3]);
-        assert_eq!(places("bench queue --only os"), [PlaceArgs::Os]);
+        assert_eq!(places("bench queue"), [BenchStore::Folder, BenchStore::S3]);
+        assert_eq!(places("bench queue --only os"), [BenchStore::Os]);
     }
 
     #[test]

@@ -19,13 +19,13 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use crate::args::{self, CarrySide, PlaceArgs};
-use crate::ground::{self, Ground};
+use crate::args::{self, BenchStore, FetchSide};
+use crate::store_under_test::{self, StoreUnderTest};
 
 use crate::memory;
 use crate::plain_bucket::PlainBucket;
 use crate::report::BenchReport;
-use crate::side::cpu_time;
+use crate::round::cpu_time;
 
 const STORE: &str = "artifacts";
 /// Range size and concurrency of a fetch without peers.
@@ -34,7 +34,7 @@ const RANGES_AT_ONCE: u64 = 4;
 
 /// Measurement of one fetch, reported by its process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Carried {
+pub(crate) struct FetchMeasurement {
     pub(crate) bytes: u64,
     pub(crate) requests: u64,
     pub(crate) seconds: f64,
@@ -44,28 +44,28 @@ pub(crate) struct Carried {
 
 /// Neighbouring rounds of both sides.
 pub(crate) struct ArtifactPair {
-    pub(crate) ours: Carried,
-    pub(crate) plain: Carried,
+    pub(crate) ours: FetchMeasurement,
+    pub(crate) plain: FetchMeasurement,
 }
 
 pub(crate) fn run(args: &args::ArtifactArgs) -> anyhow::Result<()> {
     let runtime = Arc::new(tokio::runtime::Builder::new_multi_thread().enable_all().build()?);
     let mut report = BenchReport::new(args.json);
-    let ground = Ground::open(PlaceArgs::S3, &args.site, &runtime)?;
+    let store = StoreUnderTest::open(BenchStore::S3, &args.site, &runtime)?;
     let folder = tempfile::Builder::new().prefix("leasehold-bench-").to_owned();
     let folder = args.site.dir.as_ref().map_or_else(|| folder.tempdir(), |dir| folder.tempdir_in(dir))?;
-    let artifact = publish(args, &ground, &folder, &runtime)?;
+    let artifact = publish(args, &store, &folder, &runtime)?;
     let mut pairs = Vec::new();
     for round in 0..=args.rounds {
-        BenchReport::progress(PlaceArgs::S3, &format!("round {round}"));
-        let carry = |side| carry(side, &ground, &artifact, folder.path());
+        BenchReport::progress(BenchStore::S3, &format!("round {round}"));
+        let fetch = |side| fetch_in_process(side, &store, &artifact, folder.path());
         // The second side finds the disk still busy with the first, so they alternate.
         let (ours, plain) = if round % 2 == 0 {
-            let ours = carry(CarrySide::Ours)?;
-            (ours, carry(CarrySide::Plain)?)
+            let ours = fetch(FetchSide::Ours)?;
+            (ours, fetch(FetchSide::Plain)?)
         } else {
-            let plain = carry(CarrySide::Plain)?;
-            (carry(CarrySide::Ours)?, plain)
+            let plain = fetch(FetchSide::Plain)?;
+            (fetch(FetchSide::Ours)?, plain)
         };
         // The first round warms up.
         if round > 0 {
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &args::ArtifactArgs) -> anyhow::Result<()> {
 
 fn publish(
     args: &args::ArtifactArgs,
-    ground: &Ground,
+    store: &StoreUnderTest,
     folder: &TempDir,
     runtime: &Arc<Runtime>,
 ) -> anyhow::Result<ArtifactId> {
@@ -90,19 +90,24 @@ fn publish(
         file.write_all(&block.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())?;
     }
     file.flush()?;
-    let node = ArtifactStore::new(ground.client(STORE)?, Cache::open(folder.path().join("unused"), None)?);
+    let node = ArtifactStore::new(store.client(STORE)?, Cache::open(folder.path().join("unused"), None)?);
     let published = runtime.block_on(node.publish(&path, &PublishOptions::default()))?;
     std::fs::remove_file(path)?;
     Ok(published.manifest.artifact)
 }
 
 /// Fetches in a process of its own, and removes the fetched file.
-fn carry(side: CarrySide, ground: &Ground, artifact: &ArtifactId, folder: &Path) -> anyhow::Result<Carried> {
+fn fetch_in_process(
+    side: FetchSide,
+    store: &StoreUnderTest,
+    artifact: &ArtifactId,
+    folder: &Path,
+) -> anyhow::Result<FetchMeasurement> {
     let to = folder.join("fetched");
     let mut process = Command::new(std::env::current_exe()?);
-    process.args(["carry", "--address", &ground.address(STORE), "--artifact", artifact.as_str()]);
+    process.args(["fetch", "--address", &store.address(STORE), "--artifact", artifact.as_str()]);
     process.arg("--to").arg(&to).args(["--side", side.name()]);
-    process.args(["--endpoint", ground.endpoint().context("the store is a bucket")?]);
+    process.args(["--endpoint", store.endpoint().context("the store is a bucket")?]);
     let ended = process.stderr(Stdio::inherit()).output()?;
     ensure!(ended.status.success(), "the fetch failed: {}", ended.status);
     std::fs::remove_dir_all(to)?;
@@ -110,11 +115,11 @@ fn carry(side: CarrySide, ground: &Ground, artifact: &ArtifactId, folder: &Path)
 }
 
 /// Process of one fetch.
-pub(crate) fn work(args: &args::Carry) -> anyhow::Result<()> {
+pub(crate) fn work(args: &args::BenchFetchArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let artifact: ArtifactId =
         args.artifact.parse().ok().context("--artifact must be the hash of an artifact")?;
-    let client = ground::client(PlaceArgs::S3, &args.address, Some(&args.endpoint))?;
+    let client = store_under_test::client(BenchStore::S3, &args.address, Some(&args.endpoint))?;
     let node = ArtifactStore::new(client.clone(), Cache::open(&args.to, None)?);
     // Both sides begin with the manifest: its request opens the first connection.
     let size = runtime.block_on(node.manifest(&artifact))?.cut.size();
@@ -122,10 +127,10 @@ pub(crate) fn work(args: &args::Carry) -> anyhow::Result<()> {
     runtime.block_on(plain_side.s3.range(&plain_side.key, 0..1))?;
     let (begun, cpu) = (Instant::now(), cpu_time());
     let requests = match args.side {
-        CarrySide::Ours => runtime.block_on(node.fetch(&artifact, &|_| ()))?.1.origin_requests,
-        CarrySide::Plain => runtime.block_on(plain_side.fetch(&args.to, size))?,
+        FetchSide::Ours => runtime.block_on(node.fetch(&artifact, &|_| ()))?.1.origin_requests,
+        FetchSide::Plain => runtime.block_on(plain_side.fetch(&args.to, size))?,
     };
-    BenchReport::carried(&Carried {
+    BenchReport::fetch_measurement(&FetchMeasurement {
         bytes: size,
         requests,
         seconds: begun.elapsed().as_secs_f64(),
@@ -141,7 +146,7 @@ struct Plain {
 }
 
 impl Plain {
-    fn open(args: &args::Carry, artifact: &ArtifactId) -> anyhow::Result<Self> {
+    fn open(args: &args::BenchFetchArgs, artifact: &ArtifactId) -> anyhow::Result<Self> {
         let address = args.address.strip_prefix("s3://").context("the address must begin with s3://")?;
         let (bucket, prefix) = address.split_once('/').context("the address has no prefix")?;
         let key = format!("{prefix}/{}", keys::artifact_data(artifact));

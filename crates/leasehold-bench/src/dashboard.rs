@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use leasehold_core::NewTask;
-use leasehold_queue::Queue;
+use leasehold_queue::ObjectQueue;
 use leasehold_store::{Client, Host, MemoryStore, Prices, SystemHost};
 use leasehold_web::{Dashboard, RefreshPace, WebOptions};
 use leasehold_worker::Shutdown;
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &args::DashboardBenchArgs) -> anyhow::Result<()> {
         prices: Prices::of("aws")?,
         settings: Vec::new(),
     };
-    let dashboard = runtime.block_on(Dashboard::bind(queue, options))?;
+    let dashboard = runtime.block_on(Dashboard::bind(queue.into(), options))?;
     let (addr, shutdown) = (dashboard.addr(), Shutdown::default());
     let serving = runtime.spawn(dashboard.run(shutdown.clone()));
     let measured = measure(args, addr)?;
@@ -63,9 +63,9 @@ pub(crate) fn run(args: &args::DashboardBenchArgs) -> anyhow::Result<()> {
 }
 
 /// Creates a queue with a number of tasks of a few types and tags.
-async fn filled(tasks: u32) -> anyhow::Result<Queue> {
+async fn filled(tasks: u32) -> anyhow::Result<ObjectQueue> {
     let host: Arc<dyn Host> = Arc::new(SystemHost);
-    let queue = Queue::connect(Client::new(Arc::new(MemoryStore::new(&host)), host)).await?;
+    let queue = ObjectQueue::connect(Client::new(Arc::new(MemoryStore::new(&host)), host)).await?;
     for number in 0..tasks {
         let mut task = NewTask::new(&format!("type-{}", number % 7), json!({"number": number}))?;
         task.tags.insert("customer".into(), format!("c-{}", number % 1_000));
@@ -77,7 +77,7 @@ async fn filled(tasks: u32) -> anyhow::Result<Queue> {
 fn measure(args: &args::DashboardBenchArgs, addr: SocketAddr) -> anyhow::Result<DashboardMeasurement> {
     let (memory_before, began) = (memory::resident()?, Instant::now());
     loop {
-        let overview: Value = serde_json::from_slice(&ask(addr, "/api/overview")?)?;
+        let overview: Value = serde_json::from_slice(&get(addr, "/api/overview")?)?;
         if overview["sample"]["is_complete"] == true {
             ensure!(overview["counts"]["pending"] == args.tasks, "the dashboard did not count all tasks");
             break;
@@ -89,7 +89,7 @@ fn measure(args: &args::DashboardBenchArgs, addr: SocketAddr) -> anyhow::Result<
         let mut bytes = 0;
         for _ in 0..args.rounds {
             let asked = Instant::now();
-            bytes = ask(addr, view)?.len();
+            bytes = get(addr, view)?.len();
             times.push(asked.elapsed());
         }
         times.sort_unstable();
@@ -100,7 +100,7 @@ fn measure(args: &args::DashboardBenchArgs, addr: SocketAddr) -> anyhow::Result<
 }
 
 /// Makes one request on a connection of its own. Returns the body of its answer.
-fn ask(addr: SocketAddr, path: &str) -> anyhow::Result<Vec<u8>> {
+fn get(addr: SocketAddr, path: &str) -> anyhow::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(addr)?;
     write!(stream, "GET {path} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n\r\n")?;
     let mut answer = Vec::new();

@@ -5,31 +5,31 @@
 //! machine affects all alike.
 
 use anyhow::{Context, ensure};
-use leasehold_queue::Queue;
+use leasehold_queue::ObjectQueue;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
-use crate::args::{self, PlaceArgs};
-use crate::ground::{self, Ground};
+use crate::args::{self, BenchStore};
 use crate::memory;
-use crate::queue::{submitted, worked};
+use crate::queue::{run_tasks, submit_tasks};
 use crate::report::BenchReport;
+use crate::store_under_test::{self, StoreUnderTest};
 
 /// A queue of one depth.
 pub(crate) struct Level {
     pub(crate) waiting: u64,
     /// Measurements of its workers, in the measured rounds.
-    pub(crate) shifts: Vec<Shift>,
-    queue: Queue,
+    pub(crate) rounds: Vec<WorkerMeasurement>,
+    queue: ObjectQueue,
     missing: u64,
 }
 
 /// Measurement of one worker, reported by its process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Shift {
+pub(crate) struct WorkerMeasurement {
     pub(crate) tasks: u64,
     pub(crate) seconds: f64,
     pub(crate) cpu_seconds: f64,
@@ -44,31 +44,35 @@ pub(crate) fn run(args: &args::DepthArgs) -> anyhow::Result<()> {
     let runtime = Arc::new(tokio::runtime::Builder::new_multi_thread().enable_all().build()?);
     let mut report = BenchReport::new(args.json);
     let mut folders = Vec::new();
-    for place in args.site.places(&[PlaceArgs::S3]) {
-        let ground = Ground::open(place, &args.site, &runtime)?;
-        report.depth(place, &measure(args, &ground, &runtime)?);
-        folders.push(ground.leave());
+    for place in args.site.stores(&[BenchStore::S3]) {
+        let store = StoreUnderTest::open(place, &args.site, &runtime)?;
+        report.depth(place, &measure(args, &store, &runtime)?);
+        folders.push(store.into_folder());
     }
     report.finish();
     Ok(())
 }
 
-fn measure(args: &args::DepthArgs, ground: &Ground, runtime: &Arc<Runtime>) -> anyhow::Result<Vec<Level>> {
+fn measure(
+    args: &args::DepthArgs,
+    store: &StoreUnderTest,
+    runtime: &Arc<Runtime>,
+) -> anyhow::Result<Vec<Level>> {
     let level = |waiting: &u64| {
-        let client = ground.client(&name(*waiting))?;
-        let queue = runtime.block_on(Queue::connect(client))?;
-        Ok(Level { waiting: *waiting, shifts: Vec::new(), queue, missing: *waiting })
+        let client = store.client(&name(*waiting))?;
+        let queue = runtime.block_on(ObjectQueue::connect(client))?;
+        Ok(Level { waiting: *waiting, rounds: Vec::new(), queue, missing: *waiting })
     };
     let mut levels: Vec<_> = args.waiting.iter().map(level).collect::<anyhow::Result<_>>()?;
     for round in 0..=args.rounds {
         for level in &mut levels {
-            BenchReport::progress(ground.place, &format!("{} waiting, round {round}", level.waiting));
-            submitted(&level.queue, level.missing, runtime)?;
-            let shift = shift(args, ground, level.waiting)?;
-            level.missing = shift.tasks;
+            BenchReport::progress(store.place, &format!("{} waiting, round {round}", level.waiting));
+            submit_tasks(&level.queue, level.missing, runtime)?;
+            let measured = run_worker(args, store, level.waiting)?;
+            level.missing = measured.tasks;
             // The first round warms up.
             if round > 0 {
-                level.shifts.push(shift);
+                level.rounds.push(measured);
             }
         }
     }
@@ -80,11 +84,15 @@ fn name(waiting: u64) -> String {
 }
 
 /// Runs a worker in a process of its own.
-fn shift(args: &args::DepthArgs, ground: &Ground, waiting: u64) -> anyhow::Result<Shift> {
+fn run_worker(
+    args: &args::DepthArgs,
+    store: &StoreUnderTest,
+    waiting: u64,
+) -> anyhow::Result<WorkerMeasurement> {
     let mut worker = Command::new(std::env::current_exe()?);
-    worker.args(["work", "--place", ground.place.name(), "--address", &ground.address(&name(waiting))]);
+    worker.args(["work", "--place", store.place.name(), "--address", &store.address(&name(waiting))]);
     worker.args(["--tasks", &args.tasks.to_string()]);
-    if let Some(endpoint) = ground.endpoint() {
+    if let Some(endpoint) = store.endpoint() {
         worker.args(["--endpoint", endpoint]);
     }
     let ended = worker.stderr(Stdio::inherit()).output()?;
@@ -95,12 +103,12 @@ fn shift(args: &args::DepthArgs, ground: &Ground, waiting: u64) -> anyhow::Resul
 /// Process of a worker.
 pub(crate) fn work(args: &args::WorkArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let client = ground::client(args.place, &args.address, args.endpoint.as_deref())?;
-    let queue = runtime.block_on(Queue::connect(client))?;
+    let client = store_under_test::client(args.place, &args.address, args.endpoint.as_deref())?;
+    let queue = runtime.block_on(ObjectQueue::connect(client))?;
     let before = queue.client().ledger().snapshot();
-    let round = runtime.block_on(worked(&queue, args.tasks))?;
+    let round = runtime.block_on(run_tasks(&queue, args.tasks))?;
     let requests = queue.client().ledger().snapshot().since(&before);
-    BenchReport::shift(&Shift {
+    BenchReport::worker_measurement(&WorkerMeasurement {
         tasks: round.operations,
         seconds: round.lasted.as_secs_f64(),
         cpu_seconds: round.cpu.as_secs_f64(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::measure::{UNTIMED, WORKERS, timed};
 use crate::operation::BenchRequest;
-use crate::side::{RoundPlan, Side};
+use crate::round::{RoundPlan, Side};
 
 /// Kinds of requests that a task consists of.
 const KINDS: [BenchRequest; 6] = [
@@ -49,16 +49,16 @@ impl RequestPace {
     }
 
     /// Returns the tasks per second, if each makes these requests and costs nothing else.
-    pub(crate) fn limit(&self, mix: &Mix) -> f64 {
+    pub(crate) fn limit(&self, mix: &RequestMix) -> f64 {
         1.0 / self.0.iter().zip(mix.0).map(|(seconds, requests)| seconds * requests).sum::<f64>()
     }
 }
 
 /// Requests of each kind per task.
 #[derive(Debug, Clone)]
-pub(crate) struct Mix([f64; BenchRequest::ALL.len()]);
+pub(crate) struct RequestMix([f64; BenchRequest::ALL.len()]);
 
-impl Mix {
+impl RequestMix {
     #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 requests")]
     pub(crate) fn of(requests: &Snapshot, tasks: u64) -> Self {
         let mut mix = Self([0.0; BenchRequest::ALL.len()]);
@@ -110,7 +110,7 @@ mod tests {
     use leasehold_store::Ledger;
     use leasehold_store::ledger::Outcome;
 
-    fn mix() -> Mix {
+    fn mix() -> RequestMix {
         let ledger = Ledger::default();
         for (verb, purpose, requests) in
             [(Verb::Put, Purpose::Claim, 4), (Verb::Put, Purpose::Settle, 2), (Verb::Get, Purpose::Claim, 2)]
@@ -119,7 +119,7 @@ mod tests {
                 ledger.count(LedgerLine { verb, purpose, outcome: Outcome::Ok }, 0, 0);
             }
         }
-        Mix::of(&ledger.snapshot(), 2)
+        RequestMix::of(&ledger.snapshot(), 2)
     }
 
     fn pace() -> RequestPace {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_lies_in_the_middle() {
+    fn the_mean_of_two_limits_averages_their_durations() {
         let mut slower = pace();
         slower.0[BenchRequest::Get as usize] = 1.5;
         let seconds = 2.0 + 0.25 + 1.0;

@@ -10,10 +10,10 @@
 //! | [`dashboard`] | the command `dashboard`: response time over many tasks, and memory |
 //! | [`artifact`] | the command `artifact`: one fetched into a cache, against a plain download |
 //! | [`limit`] | tasks per second that the raw request rate of a store allows |
-//! | [`ground`] | the folder or the bucket that is measured |
+//! | [`store_under_test`] | the folder or the bucket that is measured |
 //! | [`operation`] | the kinds of request, and the keys they are aimed at |
-//! | [`side`] | a round of concurrent requests: asynchronous calls, or threads |
-//! | [`ours`] | the calls as the rest of Leasehold makes them |
+//! | [`round`] | a round of concurrent requests: asynchronous calls, or threads |
+//! | [`client_calls`] | the calls as the rest of Leasehold makes them |
 //! | [`plain_bucket`], [`plain_folder`] | the same calls without Leasehold: the baselines |
 //! | [`measure`] | ours and the baseline in alternating rounds, and the result |
 //! | [`histogram`] | latencies in a fixed amount of memory |
@@ -23,22 +23,22 @@
 
 mod args;
 mod artifact;
+mod client_calls;
 mod dashboard;
 mod depth;
-mod ground;
 mod histogram;
 mod limit;
 mod manager;
 mod measure;
 mod memory;
 mod operation;
-mod ours;
 mod plain_bucket;
 mod plain_folder;
 mod queue;
 mod raw;
 mod report;
-mod side;
+mod round;
+mod store_under_test;
 
 use clap::Parser;
 
@@ -51,6 +51,6 @@ fn main() -> anyhow::Result<()> {
         args::Command::Dashboard(dashboard) => dashboard::run(&dashboard),
         args::Command::Work(work) => depth::work(&work),
         args::Command::Artifact(artifact) => artifact::run(&artifact),
-        args::Command::Carry(carry) => artifact::work(&carry),
+        args::Command::Fetch(fetch) => artifact::work(&fetch),
     }
 }

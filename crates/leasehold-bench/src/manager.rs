@@ -6,8 +6,7 @@
 
 use anyhow::ensure;
 use leasehold_core::piece::manager::{
-    FailureKind, LeaseRequest, PeerId, PeerKind, PieceCompletion, PieceLeaseManager, PieceRequest,
-    PieceResult,
+    FailureKind, LeaseRequest, PeerId, PeerKind, PieceCompletion, PieceLease, PieceLeaseManager, PieceResult,
 };
 use leasehold_core::piece::{ManagerConfig, PieceCut, PieceMap, PieceOrder};
 use std::cmp::Reverse;
@@ -18,11 +17,11 @@ use crate::args;
 use crate::histogram::Histogram;
 use crate::memory;
 use crate::report::BenchReport;
-use crate::side::cpu_time;
+use crate::round::cpu_time;
 
 const PIECE_BYTES: u32 = 1_024 * 1_024;
 const RUN_BYTES_MAX: u64 = 16 * 1_024 * 1_024;
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Measurements over all transfers.
 #[derive(Default)]
@@ -43,7 +42,7 @@ pub(crate) struct TransferMeasurement {
     pub(crate) memory_peak: u64,
 }
 
-pub(crate) fn run(args: &args::Manager) -> anyhow::Result<()> {
+pub(crate) fn run(args: &args::ManagerArgs) -> anyhow::Result<()> {
     let mut measured =
         TransferMeasurement { memory_before: memory::peak()?, ..TransferMeasurement::default() };
     let began = Instant::now();
@@ -57,23 +56,23 @@ pub(crate) fn run(args: &args::Manager) -> anyhow::Result<()> {
 }
 
 /// Event of a participant at a time: it asks, or a piece of its lease ends.
-type Happens = Reverse<(Duration, usize, Option<(u64, u32)>)>;
+type TransferEvent = Reverse<(Duration, usize, Option<(u64, u32)>)>;
 
 /// One transfer.
 struct Transfer {
     manager: PieceLeaseManager,
     haves: Vec<(PeerId, PieceMap)>,
-    chance: u64,
-    events: BinaryHeap<Happens>,
-    leases: Vec<PieceRequest>,
+    random_state: u64,
+    events: BinaryHeap<TransferEvent>,
+    leases: Vec<PieceLease>,
 }
 
 impl Transfer {
-    fn new(args: &args::Manager, seed: u64) -> anyhow::Result<Self> {
+    fn new(args: &args::ManagerArgs, seed: u64) -> anyhow::Result<Self> {
         let cut = PieceCut::new(u64::from(args.pieces) * u64::from(PIECE_BYTES), PIECE_BYTES)?;
         let manager = PieceLeaseManager::new(cut, ManagerConfig::default(), seed)?;
         let (haves, leases) = (Vec::new(), Vec::new());
-        let mut transfer = Self { manager, haves, chance: seed, events: BinaryHeap::new(), leases };
+        let mut transfer = Self { manager, haves, random_state: seed, events: BinaryHeap::new(), leases };
         transfer.join("bucket".into(), PeerKind::Origin, PieceMap::all(args.pieces))?;
         for number in 0..args.peers {
             let mut have = PieceMap::all(args.pieces);
@@ -101,17 +100,17 @@ impl Transfer {
             if let Some((lease, piece)) = ending {
                 self.complete(lease, piece, now, measured);
             }
-            self.ask(who, ending.is_none(), now, measured);
+            self.request(who, ending.is_none(), now, measured);
         }
         ensure!(self.manager.is_done(), "the transfer did not end");
         let stats = self.manager.stats(Duration::ZERO);
-        measured.looked_at += stats.looked_at;
+        measured.looked_at += stats.examined;
         measured.duplicates += stats.duplicates;
         measured.overtaken += stats.overtaken;
         Ok(())
     }
 
-    fn ask(&mut self, who: usize, is_asking: bool, now: Duration, measured: &mut TransferMeasurement) {
+    fn request(&mut self, who: usize, is_asking: bool, now: Duration, measured: &mut TransferMeasurement) {
         let (peer, have) = self.haves[who].clone();
         let order = PieceOrder::Rarest;
         let request = LeaseRequest { peer, have, max_leases: 4, run_bytes_max: RUN_BYTES_MAX, order };
@@ -125,7 +124,7 @@ impl Transfer {
         measured.rejected += u64::from(response.rejected.is_some());
         // At most one request per participant is queued: those with leases ask again when one ends.
         if is_asking && response.granted.is_empty() {
-            self.events.push(Reverse((now + ASK_AGAIN, who, None)));
+            self.events.push(Reverse((now + RETRY_AFTER, who, None)));
         }
         for lease in response.granted {
             self.fetch(who, lease, now);
@@ -133,7 +132,7 @@ impl Transfer {
     }
 
     /// Peers are up to five times slower than the fastest.
-    fn fetch(&mut self, who: usize, lease: PieceRequest, now: Duration) {
+    fn fetch(&mut self, who: usize, lease: PieceLease, now: Duration) {
         let pause = Duration::from_millis(400 * (1 + who as u64 % 5) + self.draw() % 400);
         let mut at = now;
         for piece in lease.pieces.clone() {
@@ -160,8 +159,8 @@ impl Transfer {
 
     /// `SplitMix64`: a round is the same in every run.
     fn draw(&mut self) -> u64 {
-        self.chance = self.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.chance ^ (self.chance >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        self.random_state = self.random_state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.random_state ^ (self.random_state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
@@ -174,7 +173,7 @@ mod tests {
     #[test]
     fn transfers_of_any_size_end() {
         for (pieces, peers) in [(1, 1), (30, 3), (200, 20)] {
-            let args = args::Manager { pieces, peers, rounds: 1, json: true };
+            let args = args::ManagerArgs { pieces, peers, rounds: 1, json: true };
             let mut measured = TransferMeasurement::default();
             Transfer::new(&args, 1).unwrap().run(&mut measured).unwrap();
             assert!(measured.request_count > 0 && !measured.requests.is_empty());

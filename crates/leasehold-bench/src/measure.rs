@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::histogram::Histogram;
 use crate::operation::{BenchRequest, LISTED};
-use crate::side::{RoundPlan, RoundResult, Side};
+use crate::round::{RoundPlan, RoundResult, Side};
 
 /// Number of rounds: odd, so that the median is one of them. The first round of each side is not counted.
 const ROUNDS: u32 = 15;

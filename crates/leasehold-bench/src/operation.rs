@@ -71,7 +71,7 @@ impl BenchRequest {
 
 /// Position of a request in a round.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Spot {
+pub(crate) struct RequestSlot {
     pub(crate) directory: &'static str,
     pub(crate) round: u32,
     pub(crate) workers: u64,
@@ -79,7 +79,7 @@ pub(crate) struct Spot {
     pub(crate) nth: u64,
 }
 
-impl Spot {
+impl RequestSlot {
     /// Key of this request.
     pub(crate) fn key(self) -> String {
         key(self.directory, self.round, self.nth * self.workers + self.worker)

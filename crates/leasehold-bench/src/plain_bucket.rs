@@ -2,7 +2,7 @@
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
-use leasehold_core::limits::{ANSWER_WAIT, PAGE_KEYS_MAX};
+use leasehold_core::limits::{PAGE_KEYS_MAX, RESPONSE_TIMEOUT};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
@@ -13,8 +13,8 @@ use object_store::{
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::operation::{BenchRequest, Spot, body};
-use crate::side::Calls;
+use crate::operation::{BenchRequest, RequestSlot, body};
+use crate::round::Calls;
 
 pub(crate) struct PlainBucket {
     s3: AmazonS3,
@@ -27,7 +27,7 @@ impl PlainBucket {
         let options = ClientOptions::new()
             .with_allow_http(true)
             .with_connect_timeout(Duration::from_secs(5))
-            .with_timeout(2 * ANSWER_WAIT);
+            .with_timeout(2 * RESPONSE_TIMEOUT);
         let s3 = AmazonS3Builder::new()
             .with_endpoint(endpoint)
             .with_region("us-east-1")
@@ -67,41 +67,41 @@ impl Calls for PlainBucket {
     async fn call(
         &self,
         operation: BenchRequest,
-        spot: Spot,
+        slot: RequestSlot,
         known: &mut Option<UpdateVersion>,
     ) -> anyhow::Result<()> {
         match operation {
             BenchRequest::Put => {
-                self.put(&spot.key(), body().into(), PutMode::Create).await?;
+                self.put(&slot.key(), body().into(), PutMode::Create).await?;
             }
             BenchRequest::Replace => {
                 let mode = PutMode::Update(known.take().context("no version to replace")?);
-                *known = Some(self.put(&spot.own_key(), body().into(), mode).await?);
+                *known = Some(self.put(&slot.own_key(), body().into(), mode).await?);
             }
             BenchRequest::Index => {
-                self.put(&spot.key(), PutPayload::default(), PutMode::Overwrite).await?;
+                self.put(&slot.key(), PutPayload::default(), PutMode::Overwrite).await?;
             }
             BenchRequest::Get => {
-                let answer = self.s3.get_opts(&self.path(&spot.own_key())?, GetOptions::default()).await?;
+                let answer = self.s3.get_opts(&self.path(&slot.own_key())?, GetOptions::default()).await?;
                 ensure!(!answer.bytes().await?.is_empty(), "nothing was read");
             }
             BenchRequest::Unmodified => {
                 let if_none_match = known.as_ref().and_then(|known| known.e_tag.clone());
                 let options = GetOptions { if_none_match, ..GetOptions::default() };
-                let answer = self.s3.get_opts(&self.path(&spot.own_key())?, options).await;
+                let answer = self.s3.get_opts(&self.path(&slot.own_key())?, options).await;
                 ensure!(matches!(answer, Err(Error::NotModified { .. })), "the object has changed");
             }
             BenchRequest::List => {
                 let options = PaginatedListOptions {
-                    offset: spot.page_after().map(|after| format!("{}{after}", self.prefix)),
+                    offset: slot.page_after().map(|after| format!("{}{after}", self.prefix)),
                     max_keys: Some(PAGE_KEYS_MAX),
                     ..PaginatedListOptions::default()
                 };
-                let prefix = format!("{}{}/", self.prefix, spot.directory);
+                let prefix = format!("{}{}/", self.prefix, slot.directory);
                 let keys = self.s3.list_paginated(Some(&prefix), options).await?.result.objects.len();
                 ensure!(keys == PAGE_KEYS_MAX, "a page of {keys} keys");
             }
-            BenchRequest::Delete => self.s3.delete(&self.path(&spot.key())?).await?,
+            BenchRequest::Delete => self.s3.delete(&self.path(&slot.key())?).await?,
         }
         Ok(())
     }

@@ -17,8 +17,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::operation::{BenchRequest, Spot, body};
-use crate::side::BlockingCalls;
+use crate::operation::{BenchRequest, RequestSlot, body};
+use crate::round::BlockingCalls;
 
 pub(crate) struct PlainFolder {
     root: PathBuf,
@@ -34,8 +34,8 @@ impl PlainFolder {
         Ok(Self { root, fsync })
     }
 
-    fn write(&self, spot: Spot, key: &str) -> io::Result<()> {
-        let temp = self.root.join(format!("tmp/{}", spot.worker));
+    fn write(&self, slot: RequestSlot, key: &str) -> io::Result<()> {
+        let temp = self.root.join(format!("tmp/{}", slot.worker));
         let mut file = File::create(&temp)?;
         file.write_all(&body())?;
         if self.fsync {
@@ -59,12 +59,12 @@ impl PlainFolder {
         }
     }
 
-    fn list(&self, spot: Spot) -> anyhow::Result<()> {
-        let directory = self.root.join(spot.directory);
+    fn list(&self, slot: RequestSlot) -> anyhow::Result<()> {
+        let directory = self.root.join(slot.directory);
         let names = fs::read_dir(&directory)?.map(|entry| entry.map(|entry| entry.file_name()));
         let mut names = names.collect::<io::Result<Vec<_>>>()?;
         names.sort_unstable();
-        let after = spot.page_after().unwrap_or_default();
+        let after = slot.page_after().unwrap_or_default();
         let after = after.rsplit('/').next().unwrap_or_default();
         let page = names.iter().filter(|name| name.as_os_str() > after).take(PAGE_KEYS_MAX);
         let stats = page.map(|name| fs::metadata(directory.join(name))).collect::<io::Result<Vec<_>>>()?;
@@ -74,16 +74,16 @@ impl PlainFolder {
 }
 
 impl BlockingCalls for PlainFolder {
-    fn call(&self, operation: BenchRequest, spot: Spot) -> anyhow::Result<()> {
+    fn call(&self, operation: BenchRequest, slot: RequestSlot) -> anyhow::Result<()> {
         match operation {
-            BenchRequest::Put => self.write(spot, &spot.key())?,
-            BenchRequest::Replace => self.write(spot, &spot.own_key())?,
-            BenchRequest::Index => self.create(&spot.key())?,
+            BenchRequest::Put => self.write(slot, &slot.key())?,
+            BenchRequest::Replace => self.write(slot, &slot.own_key())?,
+            BenchRequest::Index => self.create(&slot.key())?,
             BenchRequest::Get | BenchRequest::Unmodified => {
-                ensure!(!fs::read(self.root.join(spot.own_key()))?.is_empty(), "nothing was read");
+                ensure!(!fs::read(self.root.join(slot.own_key()))?.is_empty(), "nothing was read");
             }
-            BenchRequest::List => self.list(spot)?,
-            BenchRequest::Delete => fs::remove_file(self.root.join(spot.key()))?,
+            BenchRequest::List => self.list(slot)?,
+            BenchRequest::Delete => fs::remove_file(self.root.join(slot.key()))?,
         }
         Ok(())
     }

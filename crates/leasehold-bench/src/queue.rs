@@ -9,7 +9,7 @@
 
 use anyhow::{Context as _, ensure};
 use leasehold_core::NewTask;
-use leasehold_queue::Queue;
+use leasehold_queue::ObjectQueue;
 use leasehold_store::ledger::LedgerLine;
 use leasehold_store::{Ledger, Snapshot};
 use leasehold_worker::{Context, Monitor, Shutdown, TaskError, Worker, WorkerOptions};
@@ -21,24 +21,24 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::args::{self, PlaceArgs};
-use crate::ground::Ground;
+use crate::args::{self, BenchStore};
 use crate::histogram::Histogram;
-use crate::limit::{Mix, RequestPace};
+use crate::limit::{RequestMix, RequestPace};
 use crate::measure::{UNTIMED, WORKERS, prepare, shares};
 use crate::memory;
-use crate::operation::{BenchRequest, Spot};
+use crate::operation::{BenchRequest, RequestSlot};
 use crate::report::BenchReport;
-use crate::side::{Calls, RoundPlan, RoundResult, Side, Tasks, cpu_time};
+use crate::round::{AsyncSide, Calls, RoundPlan, RoundResult, Side, cpu_time};
+use crate::store_under_test::StoreUnderTest;
 
 const TASK_TYPE: &str = "noop";
 /// Interval at which completion is polled: there is no event for it, and a round takes seconds.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const POLL_EVERY: Duration = Duration::from_millis(1);
 /// Number of tasks that are run one at a time.
 const LONE: u64 = 100;
 
 /// Measurements of one store.
-pub(crate) struct Worked {
+pub(crate) struct QueueMeasurement {
     pub(crate) submit: TaskStage,
     pub(crate) work: TaskStage,
     /// Latency from before the submit to the handler, with an idle worker in the same process.
@@ -70,30 +70,35 @@ pub(crate) fn run(args: &args::QueueArgs) -> anyhow::Result<()> {
     let runtime = Arc::new(tokio::runtime::Builder::new_multi_thread().enable_all().build()?);
     let mut report = BenchReport::new(args.json);
     let mut folders = Vec::new();
-    for place in args.site.places(&[PlaceArgs::Folder, PlaceArgs::S3]) {
-        let ground = Ground::open(place, &args.site, &runtime)?;
-        report.queue(place, &measure(args, &ground, &runtime)?);
-        folders.push(ground.leave());
+    for place in args.site.stores(&[BenchStore::Folder, BenchStore::S3]) {
+        let store = StoreUnderTest::open(place, &args.site, &runtime)?;
+        report.queue(place, &measure(args, &store, &runtime)?);
+        folders.push(store.into_folder());
     }
     report.finish();
     Ok(())
 }
 
-fn measure(args: &args::QueueArgs, ground: &Ground, runtime: &Arc<Runtime>) -> anyhow::Result<Worked> {
-    let queue = runtime.block_on(Queue::connect(ground.client("ours")?))?;
-    prepare(&*ground.plain)?;
+fn measure(
+    args: &args::QueueArgs,
+    store: &StoreUnderTest,
+    runtime: &Arc<Runtime>,
+) -> anyhow::Result<QueueMeasurement> {
+    let queue = runtime.block_on(ObjectQueue::connect(store.client("ours")?))?;
+    prepare(&*store.plain)?;
     let mut paces = 0;
     let mut pace = || {
         paces += 1;
-        RequestPace::measure(&*ground.plain, paces, Duration::from_secs_f64(args.seconds))
+        RequestPace::measure(&*store.plain, paces, Duration::from_secs_f64(args.seconds))
     };
     let (mut submit, mut work) = (TaskStage::default(), TaskStage::default());
     let mut before = pace()?;
     for round in 0..=args.rounds {
-        BenchReport::progress(ground.place, &format!("round {round} of {}", args.rounds));
-        let submitted = counted(queue.client().ledger(), || submitted(&queue, args.tasks, runtime))?;
+        BenchReport::progress(store.place, &format!("round {round} of {}", args.rounds));
+        let submitted = with_requests(queue.client().ledger(), || submit_tasks(&queue, args.tasks, runtime))?;
         let between = pace()?;
-        let worked = counted(queue.client().ledger(), || runtime.block_on(worked(&queue, args.tasks)))?;
+        let worked =
+            with_requests(queue.client().ledger(), || runtime.block_on(run_tasks(&queue, args.tasks)))?;
         let after = pace()?;
         // The first round warms up.
         if round > 0 {
@@ -103,11 +108,11 @@ fn measure(args: &args::QueueArgs, ground: &Ground, runtime: &Arc<Runtime>) -> a
         before = after;
     }
     let lone = runtime.block_on(one_at_a_time(&queue))?;
-    Ok(Worked { submit, work, lone, memory_peak: memory::peak()? })
+    Ok(QueueMeasurement { submit, work, lone, memory_peak: memory::peak()? })
 }
 
 /// Runs a round. Returns it with its requests.
-fn counted(
+fn with_requests(
     ledger: &Ledger,
     round: impl FnOnce() -> anyhow::Result<RoundResult>,
 ) -> anyhow::Result<(RoundResult, Snapshot)> {
@@ -118,7 +123,7 @@ fn counted(
 
 impl TaskStage {
     fn count(&mut self, (round, requests): &(RoundResult, Snapshot), pace: &RequestPace) {
-        let mix = Mix::of(requests, round.operations);
+        let mix = RequestMix::of(requests, round.operations);
         let (limit, write_limit) = (pace.limit(&mix), pace.limit(&mix.writes()));
         self.rounds.push(Rates { ours: round.per_second(), limit, write_limit });
         self.tasks += round.operations;
@@ -131,8 +136,12 @@ impl TaskStage {
 }
 
 /// Submits a number of tasks, 64 in flight.
-pub(crate) fn submitted(queue: &Queue, tasks: u64, runtime: &Arc<Runtime>) -> anyhow::Result<RoundResult> {
-    let side = Tasks { calls: Arc::new(Submits(queue.clone())), runtime: runtime.clone() };
+pub(crate) fn submit_tasks(
+    queue: &ObjectQueue,
+    tasks: u64,
+    runtime: &Arc<Runtime>,
+) -> anyhow::Result<RoundResult> {
+    let side = AsyncSide { calls: Arc::new(Submits(queue.clone())), runtime: runtime.clone() };
     // Tasks have keys of their own, so the plan's are not used.
     side.round(&RoundPlan {
         operation: BenchRequest::Put,
@@ -143,7 +152,7 @@ pub(crate) fn submitted(queue: &Queue, tasks: u64, runtime: &Arc<Runtime>) -> an
     })
 }
 
-struct Submits(Queue);
+struct Submits(ObjectQueue);
 
 impl Calls for Submits {
     type Version = ();
@@ -152,21 +161,21 @@ impl Calls for Submits {
         Ok(())
     }
 
-    async fn call(&self, _: BenchRequest, _: Spot, _: &mut Option<()>) -> anyhow::Result<()> {
+    async fn call(&self, _: BenchRequest, _: RequestSlot, _: &mut Option<()>) -> anyhow::Result<()> {
         self.0.submit_task(NewTask::new(TASK_TYPE, Value::Null)?).await?;
         Ok(())
     }
 }
 
 /// Runs at least a number of tasks, 64 at once.
-pub(crate) async fn worked(queue: &Queue, tasks: u64) -> anyhow::Result<RoundResult> {
+pub(crate) async fn run_tasks(queue: &ObjectQueue, tasks: u64) -> anyhow::Result<RoundResult> {
     let worker = worker(queue, || ())?;
     let (monitor, shutdown) = (worker.monitor(), Shutdown::default());
     let (cpu, began) = (cpu_time(), Instant::now());
-    let mut watch = JoinSet::new();
+    let mut stopper = JoinSet::new();
     let stop = shutdown.clone();
-    watch.spawn(async move {
-        completed(&monitor, tasks).await;
+    stopper.spawn(async move {
+        wait_until_completed(&monitor, tasks).await;
         // Tasks still running count as well, so the round ends when the worker has ended.
         stop.drain();
     });
@@ -179,7 +188,7 @@ pub(crate) async fn worked(queue: &Queue, tasks: u64) -> anyhow::Result<RoundRes
     })
 }
 
-fn worker(queue: &Queue, started: impl Fn() + Send + Sync + 'static) -> anyhow::Result<Worker> {
+fn worker(queue: &ObjectQueue, started: impl Fn() + Send + Sync + 'static) -> anyhow::Result<Worker> {
     let worker = Worker::new(queue.clone(), "bench", None)?;
     let worker = worker.handle(TASK_TYPE, move |_: Context, _: Value| {
         started();
@@ -189,14 +198,14 @@ fn worker(queue: &Queue, started: impl Fn() + Send + Sync + 'static) -> anyhow::
     Ok(worker.options(WorkerOptions { concurrency, ..WorkerOptions::default() }))
 }
 
-async fn completed(monitor: &Monitor, tasks: u64) {
+async fn wait_until_completed(monitor: &Monitor, tasks: u64) {
     while monitor.counts().completed < tasks {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
 }
 
 /// Measures the time from before the submit to the handler, one task at a time.
-async fn one_at_a_time(queue: &Queue) -> anyhow::Result<Histogram> {
+async fn one_at_a_time(queue: &ObjectQueue) -> anyhow::Result<Histogram> {
     let (sender, receiver) = mpsc::unbounded_channel();
     let worker = worker(queue, move || {
         // The receiver is gone once the last start was received.
@@ -206,7 +215,7 @@ async fn one_at_a_time(queue: &Queue) -> anyhow::Result<Histogram> {
     let (producer, stop) = (queue.clone(), shutdown.clone());
     let mut submits = JoinSet::new();
     submits.spawn(async move {
-        let latencies = lone(&producer, &monitor, receiver).await;
+        let latencies = measure_lone(&producer, &monitor, receiver).await;
         stop.drain();
         latencies
     });
@@ -214,18 +223,18 @@ async fn one_at_a_time(queue: &Queue) -> anyhow::Result<Histogram> {
     submits.join_next().await.context("the submits were spawned")??
 }
 
-async fn lone(
-    queue: &Queue,
+async fn measure_lone(
+    queue: &ObjectQueue,
     monitor: &Monitor,
     mut started: mpsc::UnboundedReceiver<Instant>,
 ) -> anyhow::Result<Histogram> {
     let mut latencies = Histogram::default();
     for nth in 1..=LONE {
-        let asked = Instant::now();
+        let sent = Instant::now();
         queue.submit_task(NewTask::new(TASK_TYPE, Value::Null)?).await?;
         let started = started.recv().await.context("the worker ended")?;
-        latencies.add(started - asked);
-        completed(monitor, nth).await;
+        latencies.add(started - sent);
+        wait_until_completed(monitor, nth).await;
     }
     Ok(latencies)
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use crate::args::PlaceArgs;
+use crate::args::BenchStore;
 use crate::histogram::Histogram;
 use crate::measure::{Measurement, median};
 use crate::operation::BenchRequest;
@@ -27,14 +27,14 @@ impl BenchReport {
         Self { json, stores: Vec::new() }
     }
 
-    pub(crate) fn progress(place: PlaceArgs, what: &str) {
+    pub(crate) fn progress(place: BenchStore, what: &str) {
         if std::io::stderr().is_terminal() {
             eprintln!("{} {what}", place.name());
         }
     }
 
     /// Prints the requests of one store.
-    pub(crate) fn requests(&mut self, place: PlaceArgs, measured: &[Measurement]) {
+    pub(crate) fn requests(&mut self, place: BenchStore, measured: &[Measurement]) {
         if self.json {
             let rows: Vec<_> = measured.iter().map(as_json).collect();
             self.stores.push(json!({"store": place.name(), "rows": rows}));
@@ -52,7 +52,7 @@ impl BenchReport {
 }
 
 /// Prints the ledger's counts in the measured rounds, for all numbers in flight together.
-fn print_requests(place: PlaceArgs, measured: &[Measurement]) {
+fn print_requests(place: BenchStore, measured: &[Measurement]) {
     println!("{:<7} {:<10} {:>10}  requests by the ledger", "store", "operation", "operations");
     for operation in BenchRequest::ALL {
         let rows = || measured.iter().filter(|row| row.operation == operation);
@@ -71,7 +71,7 @@ fn print_requests(place: PlaceArgs, measured: &[Measurement]) {
     println!();
 }
 
-fn print_rates(place: PlaceArgs, measured: &[Measurement]) {
+fn print_rates(place: BenchStore, measured: &[Measurement]) {
     println!(
         "{:<7} {:<10} {:>9} {:>9} {:>10} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8}",
         "store",
@@ -117,8 +117,8 @@ fn as_json(row: &Measurement) -> Value {
         "ours_per_second": row.ours_per_second,
         "baseline_per_second": row.plain_per_second,
         "ratio": row.ratio,
-        "ours_ms": named(&row.ours),
-        "baseline_ms": named(&row.plain),
+        "ours_ms": percentiles_json(&row.ours),
+        "baseline_ms": percentiles_json(&row.plain),
         "ours_cpu_us": cpu_us(row.ours_cpu, row.operations),
         "baseline_cpu_us": cpu_us(row.plain_cpu, row.plain_operations),
     })
@@ -151,7 +151,7 @@ fn percentiles(latencies: &Histogram) -> [f64; 3] {
     [50, 95, 99].map(|percent| latencies.percentile_ms(percent))
 }
 
-fn named(latencies: &Histogram) -> Value {
+fn percentiles_json(latencies: &Histogram) -> Value {
     let [p50, p95, p99] = percentiles(latencies);
     json!({"p50": p50, "p95": p95, "p99": p99})
 }

@@ -1,6 +1,7 @@
 //! Command-line arguments: global options and commands.
 
 #[cfg(test)]
+#[cfg(feature = "cost")]
 mod reference;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
@@ -30,7 +31,7 @@ pub(crate) struct Global {
     /// [default: ./leasehold-data]
     #[arg(long, global = true, value_name = "URI", help_heading = GLOBAL)]
     pub(crate) store: Option<String>,
-    /// Use the profile `[profiles.NAME]` of the settings files [default: `LEASEHOLD_PROFILE`]
+    /// Use the profile `[profiles.NAME]` of the settings files [env: `LEASEHOLD_PROFILE`] [default: none]
     #[arg(long, global = true, value_name = "NAME", help_heading = GLOBAL)]
     pub(crate) profile: Option<String>,
     /// Print JSON instead of text
@@ -40,14 +41,15 @@ pub(crate) struct Global {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a queue with one command: create it, run tasks, recover lost ones, serve the dashboard
+    /// Run a queue with one command: create it, run tasks, recover tasks of crashed workers, serve the
+    /// dashboard
     #[command(
         after_help = "Example:\n  leasehold up --exec 'resize=./resize.sh --fast'",
         // The options of `worker`, except that `--exec` is optional.
         mut_arg("exec", |exec| exec.required(false)),
         mut_arg("drain", |drain| drain.requires("exec"))
     )]
-    Up(up::Up),
+    Up(up::UpArgs),
     /// Run a short demo in a temporary folder: run tasks, kill a worker, recover its tasks
     #[command(after_help = "Example:\n  leasehold demo")]
     Demo,
@@ -63,11 +65,11 @@ pub(crate) enum Command {
     #[command(
         after_help = "Example:\n  echo '{\"task_type\": \"resize\", \"input\": 1}' | leasehold submit-many -"
     )]
-    SubmitMany(submit_many::SubmitMany),
+    SubmitMany(submit_many::SubmitManyArgs),
     /// Run tasks with programs
     #[command(after_help = "Example:\n  leasehold worker --exec 'resize=./resize.sh --fast' --concurrency 4")]
     Worker(worker::WorkerArgs),
-    /// Recover lost tasks, clean up the index and expire tasks, without running any
+    /// Recover tasks of crashed workers, clean up the index and expire tasks, without running any
     #[command(after_help = "Example:\n  leasehold monitor --store s3://my-bucket/tasks")]
     Monitor,
     /// List tasks, newest first
@@ -90,10 +92,10 @@ pub(crate) enum Command {
     Retry(operate::TaskSelector),
     /// Change the start time of a pending task
     #[command(after_help = "Example:\n  leasehold reschedule ID --at 2026-12-24T18:00:00Z")]
-    Reschedule(operate::Reschedule),
-    /// Delete final tasks that are past their retention
+    Reschedule(operate::RescheduleArgs),
+    /// Mark final tasks that are past their retention, and delete those marked at least a day ago
     #[command(after_help = "Example:\n  leasehold purge --older-than-days 30 --status completed")]
-    Purge(operate::Purge),
+    Purge(operate::PurgeArgs),
     /// Check the queue for inconsistencies
     #[command(after_help = "Example:\n  leasehold check --repair")]
     Check(overview::CheckArgs),
@@ -101,10 +103,10 @@ pub(crate) enum Command {
     #[command(
         after_help = "Example:\n  leasehold quarantine tasks/3/3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3.json"
     )]
-    Quarantine(quarantine::Quarantine),
+    Quarantine(quarantine::QuarantineArgs),
     /// Change the number of shards of a live queue; resumes an interrupted migration
     #[command(after_help = "Example:\n  leasehold migrate-shards --to 2 --dry-run")]
-    MigrateShards(migrate::Migrate),
+    MigrateShards(migrate::MigrateArgs),
     /// Count tasks by status: one request per task, up to 10,000 tasks
     #[command(after_help = "Example:\n  leasehold stats --json")]
     Stats(overview::StatsArgs),
@@ -124,11 +126,11 @@ pub(crate) enum Command {
     },
     /// Print tasks as they change, until interrupted
     #[command(after_help = "Example:\n  leasehold tail --every 5")]
-    Tail(tail::Tail),
+    Tail(tail::TailArgs),
     /// Serve the dashboard until interrupted: tasks, workers, shards, cost
     #[command(after_help = "Example:\n  leasehold dashboard --allow-actions")]
     Dashboard(dashboard::DashboardArgs),
-    /// Put, get, list and prune artifacts: large files in the store
+    /// Publish, fetch, list and prune artifacts: large files in the store
     #[command(after_help = "Example:\n  leasehold artifact put model.bin")]
     Artifact {
         #[command(subcommand)]
@@ -138,15 +140,17 @@ pub(crate) enum Command {
     #[command(
         after_help = "Example:\n  leasehold serve-pieces --listen 0.0.0.0:7400 --advertise 10.0.0.5:7400"
     )]
-    ServePieces(serve_pieces::ServePieces),
-    /// Run a queue in a local folder that works offline and syncs with a bucket
+    ServePieces(serve_pieces::ServePiecesArgs),
+    /// Run an outpost: a queue in a folder of this machine that works offline and syncs with a bucket
     #[command(after_help = "Example:\n  leasehold outpost init --campaign survey/photos --node pi-1")]
     Outpost(outpost::OutpostArgs),
     /// Estimate the monthly cost of a workload: simulate it in virtual time and count the requests
     #[command(
-        after_help = "Example:\n  leasehold cost --workers 50 --tasks-per-day 100000 --mode leased --provider aws"
+        hide = cfg!(not(feature = "cost")),
+        disable_help_flag = cfg!(not(feature = "cost")),
+        after_help = "Example:\n  leasehold cost --workers 50 --tasks-per-day 100000 --mode shard-leasing"
     )]
-    Cost(cost::Cost),
+    Cost(cost::CostArgs),
     /// Check whether a store meets the requirements: conditional writes, consistent listing, a clock
     #[command(after_help = "Example:\n  leasehold doctor --store s3://my-bucket/tasks")]
     Doctor,
@@ -180,7 +184,7 @@ impl Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Print every setting, its value and its origin; secrets are masked
+    /// Print every setting, its value and its source; secrets are masked
     Show,
     /// Print the paths of settings files, and which of them were read
     Paths,
@@ -190,5 +194,5 @@ pub(crate) enum ConfigCommand {
 pub(crate) enum LeasesCommand {
     /// Break a lease: other workers may take it at once, and its holder loses it at the next renewal
     #[command(after_help = "Example:\n  leasehold leases break shard:40")]
-    Break(leases::Break),
+    Break(leases::BreakLeaseArgs),
 }

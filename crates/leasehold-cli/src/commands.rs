@@ -2,11 +2,14 @@
 
 pub(crate) mod artifact;
 mod config;
+#[cfg(feature = "cost")]
+pub(crate) mod cost;
+#[cfg(not(feature = "cost"))]
+#[path = "commands/no_cost.rs"]
 pub(crate) mod cost;
 pub(crate) mod dashboard;
 mod demo;
 mod doctor;
-mod drain;
 mod exec;
 pub(crate) mod get;
 mod guard;
@@ -25,6 +28,7 @@ pub(crate) mod submit;
 pub(crate) mod submit_many;
 pub(crate) mod tail;
 pub(crate) mod task_ref;
+mod until_empty;
 pub(crate) mod up;
 pub(crate) mod worker;
 pub(crate) mod workers;
@@ -39,7 +43,7 @@ use std::time::Duration;
 
 use crate::args::{Args, Command, ConfigCommand, Global, LeasesCommand};
 use crate::printer::Printer;
-use crate::settings::{self, Flags, Settings, Surroundings, typed};
+use crate::settings::{self, Environment, Flags, Settings, typed};
 
 pub(crate) async fn run(
     program: &[OsString],
@@ -47,16 +51,18 @@ pub(crate) async fn run(
     printer: &Printer,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let around = Surroundings::of_process()?;
+    let environment = Environment::of_process()?;
     let flags = flags(&args.global, &args.command);
-    let settings = || loaded(&around, &flags, printer);
+    let settings = || load_settings(&environment, &flags, printer);
     match &args.command {
-        Command::Config { command: ConfigCommand::Paths } => config::paths(&around, printer),
+        Command::Config { command: ConfigCommand::Paths } => config::paths(&environment, printer),
         Command::Config { command: ConfigCommand::Show } => config::show(&settings()?, printer),
         Command::Completions { shell } => completions(*shell),
         Command::Cost(args) => cost::run(args, printer)?,
         Command::Demo => demo::run(program, printer, shutdown).await?,
-        Command::Doctor => doctor::run(existing(&settings()?.queue, OpenMode::Create)?, printer).await?,
+        Command::Doctor => {
+            doctor::run(existing_client(&settings()?.queue, OpenMode::Create)?, printer).await?;
+        }
         Command::Artifact { command } => artifact::run(command, &settings()?, printer).await?,
         Command::ServePieces(args) => serve_pieces::run(args, &settings()?, printer, shutdown).await?,
         Command::Outpost(_) => {
@@ -65,14 +71,18 @@ pub(crate) async fn run(
                 Box::pin(outpost::run(args.command, settings, printer, shutdown)).await?;
             }
         }
-        _ => Box::pin(with_queue(args.command, &settings()?, printer, shutdown)).await?,
+        _ => Box::pin(run_on_queue(args.command, &settings()?, printer, shutdown)).await?,
     }
     Ok(())
 }
 
 /// Loads the settings, and prints their warnings.
-fn loaded(around: &Surroundings, flags: &Flags, printer: &Printer) -> leasehold_core::Result<Settings> {
-    let settings = settings::load(around, flags)?;
+fn load_settings(
+    environment: &Environment,
+    flags: &Flags,
+    printer: &Printer,
+) -> leasehold_core::Result<Settings> {
+    let settings = settings::load(environment, flags)?;
     for warning in &settings.warnings {
         printer.note(&format!("warning: {warning}"));
     }
@@ -80,17 +90,17 @@ fn loaded(around: &Surroundings, flags: &Flags, printer: &Printer) -> leasehold_
 }
 
 /// Refuses a command that works only on a bucket, not on an outpost.
-pub(crate) fn only_on_a_bucket(settings: &Settings) -> leasehold_core::Result<()> {
+pub(crate) fn require_bucket(settings: &Settings) -> leasehold_core::Result<()> {
     if settings.queue.kind == typed::StoreKind::Filesystem {
         return Err(Error::invalid(
-            "command works only on a bucket, not on an outpost; set queue.type to bucket",
+            "command does not work on an outpost; set queue.type to bucket to use the bucket or folder of queue.store",
         ));
     }
     Ok(())
 }
 
 /// Runs a command that also works on an outpost.
-async fn with_spool(
+async fn run_on_outpost(
     command: Command,
     settings: &Settings,
     printer: &Printer,
@@ -98,8 +108,10 @@ async fn with_spool(
 ) -> anyhow::Result<()> {
     let spool = || outpost::open(settings);
     match command {
-        Command::Submit(args) => outpost::submit(&spool()?, &args, printer),
-        Command::Worker(args) => outpost::work(&spool()?, &args, settings, printer, shutdown).await,
+        Command::Submit(args) => outpost::submit(&spool()?, args.for_outpost()?, printer),
+        Command::Worker(args) => {
+            outpost::work(&spool()?, args.for_outpost()?, settings, printer, shutdown).await
+        }
         Command::Get(args) => outpost::get(&spool()?, &args.id, printer),
         Command::Cancel(which) if which.task_type.is_none() => {
             outpost::cancel(&spool()?, &which.ids, printer)
@@ -107,22 +119,22 @@ async fn with_spool(
         Command::Retry(which) if which.task_type.is_none() => {
             outpost::requeue(&spool()?, &which.ids, printer)
         }
-        _ => Ok(only_on_a_bucket(settings)?),
+        _ => Ok(require_bucket(settings)?),
     }
 }
 
-async fn with_queue(
+async fn run_on_queue(
     command: Command,
     settings: &Settings,
     printer: &Printer,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     if settings.queue.kind == typed::StoreKind::Filesystem {
-        return Box::pin(with_spool(command, settings, printer, shutdown)).await;
+        return Box::pin(run_on_outpost(command, settings, printer, shutdown)).await;
     }
     let queue = &open_queue(&command, settings).await?;
     match command {
-        Command::Init(_) => overview::init(queue, printer),
+        Command::Init(_) => overview::init(queue.objects()?, printer),
         Command::Submit(args) => submit::run(queue, &args, &settings.pieces, printer).await,
         Command::SubmitMany(args) => submit_many::run(queue, args, printer).await,
         Command::Up(args) => up::run(queue, &args, settings, printer, shutdown).await,
@@ -137,12 +149,14 @@ async fn with_queue(
         Command::Reschedule(args) => operate::reschedule(queue, &args, printer).await,
         Command::Purge(args) => operate::purge(queue, &args, printer).await,
         Command::Check(args) => overview::check(queue, &args, printer).await,
-        Command::Quarantine(args) => quarantine::run(queue, &args, printer).await,
-        Command::MigrateShards(args) => migrate::run(queue, &args, printer, &shutdown).await,
+        Command::Quarantine(args) => quarantine::run(queue.objects()?, &args, printer).await,
+        Command::MigrateShards(args) => migrate::run(queue.objects()?, &args, printer, &shutdown).await,
         Command::Stats(args) => overview::stats(queue, &args, printer).await,
-        Command::Shards => shards::run(queue, printer).await,
-        Command::Workers(args) => workers::run(queue, &args, printer).await,
-        Command::Leases { command: LeasesCommand::Break(args) } => leases::end(queue, &args, printer).await,
+        Command::Shards => shards::run(queue.objects()?, printer).await,
+        Command::Workers(args) => workers::run(queue.objects()?, &args, printer).await,
+        Command::Leases { command: LeasesCommand::Break(args) } => {
+            leases::run_break(queue.objects()?, &args, printer).await
+        }
         Command::Dashboard(_) => dashboard::run(queue, settings, printer, shutdown).await,
         Command::Tail(args) => tail::run(queue, &args, printer, &shutdown).await,
         Command::Artifact { .. }
@@ -167,14 +181,12 @@ fn flags(global: &Global, command: &Command) -> Flags {
         }
         Command::Submit(submit) => flags.with("--direct", "queue.dispatch_mode", direct(submit.direct)),
         Command::SubmitMany(many) => flags.with("--direct", "queue.dispatch_mode", direct(many.direct)),
-        Command::Worker(work) => of_work(flags, work),
+        Command::Worker(work) => with_worker_flags(flags, work),
         Command::Up(up) => {
             let actions = up.allow_actions.then_some(true);
-            of_work(flags, &up.work).with("--dashboard-port", "dashboard.port", up.dashboard_port).with(
-                "--allow-actions",
-                "dashboard.allow_actions",
-                actions,
-            )
+            with_worker_flags(flags, &up.work)
+                .with("--dashboard-port", "dashboard.port", up.dashboard_port)
+                .with("--allow-actions", "dashboard.allow_actions", actions)
         }
         Command::Outpost(args) => {
             let flags = flags.with("--campaign", "queue.campaign", args.campaign.as_deref()).with(
@@ -183,11 +195,7 @@ fn flags(global: &Global, command: &Command) -> Flags {
                 args.data.as_deref(),
             );
             match &args.command {
-                outpost::OutpostCommand::Work(work) => flags
-                    .with("--id", "worker.id", work.id.as_deref())
-                    .with("--concurrency", "worker.concurrency", work.concurrency)
-                    .with("--drain-secs", "worker.drain_secs", work.drain_secs)
-                    .with("--pass-secrets", "worker.pass_secrets", work.pass_secrets.then_some(true)),
+                outpost::OutpostCommand::Work(programs) => with_program_flags(flags, programs),
                 _ => flags,
             }
         }
@@ -208,20 +216,25 @@ fn flags(global: &Global, command: &Command) -> Flags {
     }
 }
 
-/// Adds the flags of a worker.
-fn of_work(flags: Flags, work: &worker::WorkerArgs) -> Flags {
+/// Adds the flags of a worker on a bucket.
+fn with_worker_flags(flags: Flags, work: &worker::WorkerArgs) -> Flags {
     let direct = work.direct.then_some("direct");
-    flags
+    with_program_flags(flags, &work.programs)
         .with("--direct", "queue.dispatch_mode", direct)
-        .with("--id", "worker.id", work.id.as_deref())
-        .with("--concurrency", "worker.concurrency", work.concurrency)
         .with("--shards", "worker.shards", work.shards.as_deref())
         .with("--shard-range", "worker.shard_range", work.shard_range.as_deref())
         .with("--shard-leasing", "worker.shard_leasing.enabled", work.shard_leasing.then_some(true))
         .with("--lease-secs", "worker.lease_secs", work.lease_secs)
-        .with("--drain-secs", "worker.drain_secs", work.drain_secs)
-        .with("--pass-secrets", "worker.pass_secrets", work.pass_secrets.then_some(true))
         .with("--serve-pieces", "pieces.serve", work.serve_pieces.then_some(true))
+}
+
+/// Adds the flags of a worker that also work on an outpost.
+fn with_program_flags(flags: Flags, args: &worker::ProgramArgs) -> Flags {
+    flags
+        .with("--id", "worker.id", args.id.as_deref())
+        .with("--concurrency", "worker.concurrency", args.concurrency)
+        .with("--drain-secs", "worker.drain_secs", args.drain_secs)
+        .with("--pass-secrets", "worker.pass_secrets", args.pass_secrets.then_some(true))
 }
 
 /// Client of the store. Creates a missing folder.
@@ -235,18 +248,21 @@ fn client_for(settings: &typed::QueueSettings, mode: OpenMode) -> leasehold_core
 }
 
 /// Client of a store that need not contain a queue. A folder must exist.
-pub(crate) fn existing(settings: &typed::QueueSettings, mode: OpenMode) -> leasehold_core::Result<Client> {
+pub(crate) fn existing_client(
+    settings: &typed::QueueSettings,
+    mode: OpenMode,
+) -> leasehold_core::Result<Client> {
     match leasehold_store::open::folder(&settings.store)? {
         Some(path) if !path.exists() => {
             Err(Error::invalid(format!("no folder at {}; create it with `leasehold init`", path.display()))
-                .about(leasehold_core::Reason::Missing))
+                .with_reason(leasehold_core::Reason::Missing))
         }
         _ => client_for(settings, mode),
     }
 }
 
 /// Open mode of a command. Only commands that submit or run tasks create a queue.
-fn mode(command: &Command, settings: &Settings) -> OpenMode {
+fn open_mode(command: &Command, settings: &Settings) -> OpenMode {
     match command {
         Command::Init(_)
         | Command::Submit(_)
@@ -269,7 +285,9 @@ fn mode(command: &Command, settings: &Settings) -> OpenMode {
 
 pub(crate) fn config(settings: &typed::QueueSettings, by: &str) -> QueueConfig {
     QueueConfig {
-        shard_prefix_len: settings.shard_len.map_or(QueueConfig::AS_FOUND, leasehold_core::ShardLen::digits),
+        shard_prefix_len: settings
+            .shard_len
+            .map_or(QueueConfig::ANY_SHARD_LEN, leasehold_core::ShardLen::digits),
         by: by.into(),
         direct: settings.direct.clone(),
         ..QueueConfig::default()
@@ -277,7 +295,7 @@ pub(crate) fn config(settings: &typed::QueueSettings, by: &str) -> QueueConfig {
 }
 
 async fn open_queue(command: &Command, settings: &Settings) -> anyhow::Result<Queue> {
-    let mode = mode(command, settings);
+    let mode = open_mode(command, settings);
     let settings = &settings.queue;
     let mut config = QueueConfig { mode, ..config(settings, "cli") };
     if let Command::Check(overview::CheckArgs { grace_secs: Some(grace), .. }) = command {
@@ -286,7 +304,7 @@ async fn open_queue(command: &Command, settings: &Settings) -> anyhow::Result<Qu
     }
     if let Command::MigrateShards(_) = command {
         // The setting may be the old or the new number of digits.
-        config.shard_prefix_len = QueueConfig::AS_FOUND;
+        config.shard_prefix_len = QueueConfig::ANY_SHARD_LEN;
     }
     let client = client_for(settings, mode)?;
     Ok(match command {

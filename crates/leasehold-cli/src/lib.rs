@@ -10,12 +10,12 @@
 //! | [`table`] | tables for the terminal |
 //! | [`settings`] | settings from files, variables and flags |
 //! | [`telemetry`] | logs on standard error, and spans for OpenTelemetry (feature `otel`) |
-//! | [`front`] | the settings and the lines of `submit-many` for other front ends, such as Python |
+//! | [`frontend`] | the settings and the lines of `submit-many` for other frontends, such as Python |
 
 mod args;
 mod commands;
 mod durations;
-pub mod front;
+pub mod frontend;
 mod json;
 mod printer;
 #[cfg(test)]
@@ -27,7 +27,7 @@ mod telemetry;
 
 use clap::Parser;
 use leasehold_core::{Error, Kind};
-use leasehold_store::host::words_of;
+use leasehold_store::host::panic_message;
 use leasehold_store::{Host, SystemHost};
 use leasehold_worker::Shutdown;
 use leasehold_worker::shutdown::Stage;
@@ -55,7 +55,7 @@ pub fn main(program: &[OsString], args: impl IntoIterator<Item = OsString>) -> u
 /// Runs a command and returns its exit code. A panic becomes an internal error.
 fn exit_code(printer: &Printer, run: impl FnOnce() -> anyhow::Result<()>) -> u8 {
     let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        let message = format!("internal error: {}; please report it", words_of(&*panic));
+        let message = format!("internal error: {}; please report it", panic_message(&*panic));
         Err(Error::new(Kind::Internal, message).into())
     });
     match result {
@@ -74,7 +74,7 @@ fn run(program: &[OsString], args: args::Args, printer: &Printer) -> anyhow::Res
         let signals = args
             .command
             .runs_until_stopped()
-            .then(|| SystemHost.spawn(Box::pin(obey_signals(shutdown.clone()))));
+            .then(|| SystemHost.spawn(Box::pin(handle_signals(shutdown.clone()))));
         let result = commands::run(program, args, printer, shutdown).await;
         drop(signals);
         result
@@ -85,7 +85,7 @@ fn run(program: &[OsString], args: args::Args, printer: &Printer) -> anyhow::Res
     result
 }
 
-async fn obey_signals(shutdown: Shutdown) {
+async fn handle_signals(shutdown: Shutdown) {
     let (Ok(mut interrupt), Ok(mut terminate)) =
         (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
     else {
@@ -93,7 +93,7 @@ async fn obey_signals(shutdown: Shutdown) {
     };
     loop {
         tokio::select! { biased; _ = interrupt.recv() => {} _ = terminate.recv() => {} }
-        if shutdown.stage() == Stage::Go { shutdown.drain() } else { shutdown.abort() }
+        if shutdown.stage() == Stage::Running { shutdown.drain() } else { shutdown.abort() }
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::commands::get::TaskEnded;
 
 /// Interval between two frames of a spinner.
-const TURN_EVERY: Duration = Duration::from_millis(120);
+const SPINNER_INTERVAL: Duration = Duration::from_millis(120);
 /// Exit code that a shell reports for a program killed by a broken pipe.
 const BROKEN_PIPE: i32 = 141;
 
@@ -29,7 +29,7 @@ pub(crate) enum Style {
 }
 
 /// Bar that was drawn last, if it still exists: log lines are printed above it.
-static DRAWN: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
+static CURRENT_BAR: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
 
 /// Colours of [`Style::Tint`], without green and red, which have a meaning.
 const TINTS: [&str; 8] = ["36", "33", "35", "34", "96", "93", "95", "94"];
@@ -86,7 +86,7 @@ impl Printer {
     }
 
     /// Prints a line from the standard error of a task's program.
-    pub(crate) fn of_program(&self, task: &Task, text: &str) {
+    pub(crate) fn program_line(&self, task: &Task, text: &str) {
         let id = task.id.to_string();
         let line = if self.json {
             escaped_except_colours(&json!({"task": id, "stderr": text}).to_string()).into_owned()
@@ -98,46 +98,46 @@ impl Printer {
     }
 
     /// True if both standard output and standard error are a terminal.
-    pub(crate) fn is_watched(&self) -> bool {
+    pub(crate) fn is_interactive(&self) -> bool {
         !self.json && std::io::stderr().is_terminal() && std::io::stdout().is_terminal()
     }
 
     /// Progress bar; hidden unless standard error is a terminal.
     pub(crate) fn bar(&self, length: u64, what: &'static str) -> ProgressBar {
         let template = "{msg} {wide_bar} {pos}/{len} {pace} {eta}";
-        self.drawn(template, || ProgressBar::new(length).with_message(what))
+        self.draw(template, || ProgressBar::new(length).with_message(what))
     }
 
     /// Progress bar for bytes, with rate and remaining time. Its length may be set later.
     pub(crate) fn bytes(&self, what: &'static str) -> ProgressBar {
         let template = "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
-        self.drawn(template, || ProgressBar::new(0).with_message(what))
+        self.draw(template, || ProgressBar::new(0).with_message(what))
     }
 
     /// Spinner for work of unknown length, with a count and the elapsed time.
     pub(crate) fn spinner(&self, what: &'static str) -> ProgressBar {
-        self.turning("{spinner} {msg}: {pos}, {elapsed}", what)
+        self.ticking_spinner("{spinner} {msg}: {pos}, {elapsed}", what)
     }
 
     /// Spinner for work without steps, with the elapsed time.
     pub(crate) fn clock(&self, what: &'static str) -> ProgressBar {
-        self.turning("{spinner} {msg}, {elapsed}", what)
+        self.ticking_spinner("{spinner} {msg}, {elapsed}", what)
     }
 
-    fn turning(&self, template: &str, what: &'static str) -> ProgressBar {
-        self.drawn(template, || {
+    fn ticking_spinner(&self, template: &str, what: &'static str) -> ProgressBar {
+        self.draw(template, || {
             let spinner = ProgressBar::new_spinner().with_message(what);
-            spinner.enable_steady_tick(TURN_EVERY);
+            spinner.enable_steady_tick(SPINNER_INTERVAL);
             spinner
         })
     }
 
     /// Line that is redrawn in place, cut at the edge of the terminal.
     pub(crate) fn live_line(&self) -> ProgressBar {
-        self.drawn("{wide_msg}", ProgressBar::new_spinner)
+        self.draw("{wide_msg}", ProgressBar::new_spinner)
     }
 
-    fn drawn(&self, template: &str, make: impl FnOnce() -> ProgressBar) -> ProgressBar {
+    fn draw(&self, template: &str, make: impl FnOnce() -> ProgressBar) -> ProgressBar {
         if self.json || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
@@ -148,14 +148,14 @@ impl Printer {
             let _ = write!(text, "{:.0}/s", state.per_sec());
         });
         let bar = make().with_style(style);
-        *DRAWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.downgrade());
+        *CURRENT_BAR.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.downgrade());
         bar
     }
 
     /// Prints an error and returns its exit code.
     pub(crate) fn error(&self, error: &anyhow::Error) -> u8 {
         let known = error.downcast_ref::<Error>();
-        let (name, code) = named(error);
+        let (name, code) = kind_and_code(error);
         if self.json {
             let unknown = known.is_some_and(Error::outcome_is_unknown);
             let message = error.to_string();
@@ -170,7 +170,7 @@ impl Printer {
 }
 
 /// Kind of an error in JSON, and its exit code.
-fn named(error: &anyhow::Error) -> (&'static str, u8) {
+fn kind_and_code(error: &anyhow::Error) -> (&'static str, u8) {
     if let Some(ended) = error.downcast_ref::<TaskEnded>() {
         return (ended.status.name(), ended.status.exit_code());
     }
@@ -197,7 +197,7 @@ pub(crate) fn above_bars(bytes: &[u8]) {
         // The terminal may be gone.
         let _ = std::io::stderr().write_all(bytes);
     };
-    let drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let drawn = CURRENT_BAR.lock().unwrap_or_else(PoisonError::into_inner);
     let bar = drawn.as_ref().and_then(WeakProgressBar::upgrade).filter(|bar| !bar.is_finished());
     drop(drawn);
     match bar {
@@ -224,13 +224,13 @@ pub(crate) fn escaped_lines(text: &str) -> String {
 /// Escapes control characters in all output, except line feeds, tabs and the colours of [`Printer::paint`]. Uses the
 /// escapes of JSON, which does not require them for DEL and C1 characters.
 fn escaped_except_colours(text: &str) -> Cow<'_, str> {
-    let is_harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
-    if text.chars().all(is_harmless) {
+    let is_printable = |c: char| !c.is_control() || c == '\n' || c == '\t';
+    if text.chars().all(is_printable) {
         return Cow::Borrowed(text);
     }
     let mut escaped = String::with_capacity(text.len());
     for (at, c) in text.char_indices() {
-        if is_harmless(c) || c == '\x1b' && is_colour(&text[at..]) {
+        if is_printable(c) || c == '\x1b' && is_colour(&text[at..]) {
             escaped.push(c);
         } else {
             escaped.extend(format!("\\u{:04x}", u32::from(c)).chars());

@@ -39,8 +39,8 @@ pub struct RunDirectory {
 impl RunDirectory {
     /// Creates a directory, readable only by this user.
     pub fn new() -> io::Result<Self> {
-        let root = hold()?;
-        Ok(Self { directory: private().tempdir_in(root.directory.path())?, _root: root })
+        let root = current()?;
+        Ok(Self { directory: private_builder().tempdir_in(root.directory.path())?, _root: root })
     }
 
     /// Path of the directory.
@@ -51,17 +51,17 @@ impl RunDirectory {
 }
 
 /// Directory of this process, created if necessary. Exists as long as a reference to it does.
-pub(crate) fn hold() -> io::Result<Arc<Root>> {
-    let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(root) = current.upgrade() {
+pub(crate) fn current() -> io::Result<Arc<Root>> {
+    let mut shared = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(root) = shared.upgrade() {
         return Ok(root);
     }
     let root = Arc::new(Root::new(&std::env::temp_dir())?);
-    *current = Arc::downgrade(&root);
+    *shared = Arc::downgrade(&root);
     Ok(root)
 }
 
-fn private() -> Builder<'static, 'static> {
+fn private_builder() -> Builder<'static, 'static> {
     let mut builder = Builder::new();
     builder.permissions(Permissions::from_mode(0o700));
     builder
@@ -70,7 +70,7 @@ fn private() -> Builder<'static, 'static> {
 impl Root {
     fn new(base: &Path) -> io::Result<Self> {
         remove_abandoned(base);
-        let directory = private().prefix(PREFIX).tempdir_in(base)?;
+        let directory = private_builder().prefix(PREFIX).tempdir_in(base)?;
         // Locked before it gets its name, so that no other process finds it unlocked.
         let new = directory.path().join("lock.new");
         let lock = File::create_new(&new)?;
@@ -83,8 +83,8 @@ impl Root {
 /// Removes directories of killed processes of this user. Ignores failures: the next process tries again.
 fn remove_abandoned(base: &Path) {
     for entry in fs::read_dir(base).into_iter().flatten().flatten() {
-        let is_named_so = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
-        if is_named_so && is_abandoned(&entry.path()).unwrap_or(false) {
+        let has_prefix = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        if has_prefix && is_abandoned(&entry.path()).unwrap_or(false) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }

@@ -4,7 +4,7 @@
 //! top level, in either file; the project's wins over the user's of the same name. Every value is validated, even if a
 //! later one overrides it or its profile is not chosen: a mistake is reported when it is made, not when it takes effect.
 //!
-//! [`load`] depends only on its arguments and on the two files that they lead to. Only [`Surroundings::of_process`] reads
+//! [`load`] depends only on its arguments and on the two files that they lead to. Only [`Environment::of_process`] reads
 //! the process and its environment. Credentials, region and endpoint of buckets have further sources (`AWS_…`), which the
 //! store reads when the settings here are unset.
 //!
@@ -53,13 +53,13 @@ const OTHER_VARIABLES: [&str; 10] = [
 const PROFILE_VARIABLE: &str = "LEASEHOLD_PROFILE";
 
 /// Environment of the settings: directories and variables. No `Debug`: variables contain secrets.
-pub(crate) struct Surroundings {
+pub(crate) struct Environment {
     pub(crate) cwd: PathBuf,
     pub(crate) home: Option<PathBuf>,
     pub(crate) variables: BTreeMap<String, OsString>,
 }
 
-impl Surroundings {
+impl Environment {
     /// Reads the environment of this process. An empty variable counts as unset.
     pub(crate) fn of_process() -> Result<Self> {
         let cwd = std::env::current_dir().map_err(|error| {
@@ -77,7 +77,7 @@ impl Surroundings {
 #[derive(Debug, Default)]
 pub(crate) struct Flags {
     profile: Option<String>,
-    given: Vec<(&'static Setting, &'static str, String)>,
+    values: Vec<(&'static Setting, &'static str, String)>,
 }
 
 impl Flags {
@@ -88,7 +88,7 @@ impl Flags {
     /// Adds a flag for a setting, if it has a value.
     pub(crate) fn with(mut self, flag: &'static str, setting: &str, value: Option<impl ToString>) -> Self {
         let setting = table::find(setting).expect("a flag has a setting in the table");
-        self.given.extend(value.map(|value| (setting, flag, value.to_string())));
+        self.values.extend(value.map(|value| (setting, flag, value.to_string())));
         self
     }
 }
@@ -120,7 +120,7 @@ impl fmt::Display for ValueOrigin {
 }
 
 /// Value that is set in one layer.
-struct Given {
+struct LayerValue {
     setting: &'static Setting,
     value: Value,
     origin: ValueOrigin,
@@ -129,7 +129,7 @@ struct Given {
 
 /// Effective value of a setting, and its origin.
 #[derive(Debug)]
-pub(crate) struct Effective {
+pub(crate) struct EffectiveSetting {
     pub(crate) setting: &'static Setting,
     pub(crate) value: Option<Value>,
     pub(crate) origin: ValueOrigin,
@@ -144,55 +144,55 @@ pub(crate) struct Settings {
     pub(crate) outpost: OutpostSettings,
     pub(crate) dashboard: DashboardSettings,
     /// All settings, in the order of the table.
-    pub(crate) all: Vec<Effective>,
+    pub(crate) all: Vec<EffectiveSetting>,
     /// Warnings about ignored variables, for the caller to print.
     pub(crate) warnings: Vec<String>,
 }
 
 /// Loads the settings.
-pub(crate) fn load(around: &Surroundings, flags: &Flags) -> Result<Settings> {
-    let (all, warnings) = resolve(around, flags)?;
-    let settings = typed(all, files::cache_folder(around), files::data_folder(around))?;
+pub(crate) fn load(environment: &Environment, flags: &Flags) -> Result<Settings> {
+    let (all, warnings) = resolve(environment, flags)?;
+    let settings = typed(all, files::cache_folder(environment), files::data_folder(environment))?;
     Ok(Settings { warnings, ..settings })
 }
 
 /// Effective value of each setting, validated one by one, and warnings. [`typed`] checks them against each other.
-fn resolve(around: &Surroundings, flags: &Flags) -> Result<(Vec<Effective>, Vec<String>)> {
-    let (mut given, mut profiles) = (Vec::new(), BTreeSet::new());
-    for looked in files::look(around) {
-        if let Some(said) = files::read(&looked, &around.cwd)? {
-            given.extend(said.given);
-            profiles.extend(said.profiles);
+fn resolve(environment: &Environment, flags: &Flags) -> Result<(Vec<EffectiveSetting>, Vec<String>)> {
+    let (mut values, mut profiles) = (Vec::new(), BTreeSet::new());
+    for file in files::find(environment) {
+        if let Some(contents) = files::read(&file, &environment.cwd)? {
+            values.extend(contents.values);
+            profiles.extend(contents.profiles);
         }
     }
-    let chosen = chosen_profile(around, flags, &profiles)?;
-    given.retain(|given| given.profile.is_none() || given.profile == chosen);
-    let (of_environment, warnings) = from_environment(around)?;
-    given.extend(of_environment);
-    given.extend(from_flags(flags)?);
-    Ok((effective(&given), warnings))
+    let chosen = chosen_profile(environment, flags, &profiles)?;
+    values.retain(|one| one.profile.is_none() || one.profile == chosen);
+    let (of_environment, warnings) = from_environment(environment)?;
+    values.extend(of_environment);
+    values.extend(from_flags(flags)?);
+    Ok((effective(&values), warnings))
 }
 
 /// Loads the settings from flags only, without files and variables.
-pub(crate) fn load_bare(flags: &Flags) -> Result<Settings> {
+pub(crate) fn load_from_flags(flags: &Flags) -> Result<Settings> {
     typed(effective(&from_flags(flags)?), None, None)
 }
 
 /// Checks the settings against each other; `cache` and `data` are the default directories of artifacts and outposts.
-fn typed(all: Vec<Effective>, cache: Option<PathBuf>, data: Option<PathBuf>) -> Result<Settings> {
+fn typed(all: Vec<EffectiveSetting>, cache: Option<PathBuf>, data: Option<PathBuf>) -> Result<Settings> {
     let (queue, worker, pieces) =
         (QueueSettings::new(&all)?, WorkerSettings::new(&all)?, PiecesSettings::new(&all, cache)?);
     let (outpost, dashboard) = (OutpostSettings::new(&all, data), DashboardSettings::new(&all)?);
     Ok(Settings { queue, worker, pieces, outpost, dashboard, all, warnings: Vec::new() })
 }
 
-fn effective(given: &[Given]) -> Vec<Effective> {
+fn effective(values: &[LayerValue]) -> Vec<EffectiveSetting> {
     let effective = |setting| {
-        let said = given.iter().filter(|given| given.setting == setting);
-        let last = said.max_by_key(|given| given.origin.layer);
+        let set = values.iter().filter(|one| one.setting == setting);
+        let last = set.max_by_key(|one| one.origin.layer);
         last.map_or_else(
-            || Effective { setting, value: default(setting), origin: ValueOrigin::default() },
-            |given| Effective { setting, value: Some(given.value.clone()), origin: given.origin.clone() },
+            || EffectiveSetting { setting, value: default(setting), origin: ValueOrigin::default() },
+            |one| EffectiveSetting { setting, value: Some(one.value.clone()), origin: one.origin.clone() },
         )
     };
     TABLE.iter().map(effective).collect()
@@ -209,12 +209,12 @@ fn default(setting: &Setting) -> Option<Value> {
 }
 
 fn chosen_profile(
-    around: &Surroundings,
+    environment: &Environment,
     flags: &Flags,
     profiles: &BTreeSet<String>,
 ) -> Result<Option<String>> {
     let variable =
-        || Some((PROFILE_VARIABLE, text(PROFILE_VARIABLE, around.variables.get(PROFILE_VARIABLE)?)));
+        || Some((PROFILE_VARIABLE, text(PROFILE_VARIABLE, environment.variables.get(PROFILE_VARIABLE)?)));
     let (origin, chosen) = match (&flags.profile, variable()) {
         (Some(profile), _) => ("--profile", profile.clone()),
         (None, Some((origin, profile))) => (origin, profile?),
@@ -223,20 +223,20 @@ fn chosen_profile(
     if profiles.contains(&chosen) {
         return Ok(Some(chosen));
     }
-    let there: Vec<_> = profiles.iter().map(|profile| format!("`{profile}`")).collect();
-    let there = match there.as_slice() {
+    let available: Vec<_> = profiles.iter().map(|profile| format!("`{profile}`")).collect();
+    let available = match available.as_slice() {
         [] => "no profiles are defined; `leasehold config paths` lists the settings files".to_owned(),
         [one] => format!("use {one}"),
         many => format!("use one of {}", many.join(", ")),
     };
-    Err(Error::invalid(format!("unknown profile `{chosen}` ({origin}); {there}")))
+    Err(Error::invalid(format!("unknown profile `{chosen}` ({origin}); {available}")))
 }
 
 /// Settings from variables, and warnings about unknown ones. A variable that resembles a setting is an error, probably a
 /// misspelling. Any other may belong to another program.
-fn from_environment(around: &Surroundings) -> Result<(Vec<Given>, Vec<String>)> {
-    let (mut given, mut warnings) = (Vec::new(), Vec::new());
-    let ours = around.variables.iter().filter(|(name, _)| name.starts_with(nearest::PREFIX));
+fn from_environment(environment: &Environment) -> Result<(Vec<LayerValue>, Vec<String>)> {
+    let (mut values, mut warnings) = (Vec::new(), Vec::new());
+    let ours = environment.variables.iter().filter(|(name, _)| name.starts_with(nearest::PREFIX));
     for (name, value) in ours.filter(|(name, _)| !OTHER_VARIABLES.contains(&name.as_str())) {
         if is_of_kubernetes(name, value) {
             continue;
@@ -244,7 +244,7 @@ fn from_environment(around: &Surroundings) -> Result<(Vec<Given>, Vec<String>)> 
         match TABLE.iter().find(|setting| setting.variable == name) {
             Some(setting) => {
                 let origin = ValueOrigin { layer: Layer::Environment, place: setting.variable.into() };
-                given.push(said(setting, &text(name, value)?, origin)?);
+                values.push(parse_value(setting, &text(name, value)?, origin)?);
             }
             None => match nearest::variable(name) {
                 Some(near) => {
@@ -257,7 +257,7 @@ fn from_environment(around: &Surroundings) -> Result<(Vec<Given>, Vec<String>)> 
             },
         }
     }
-    Ok((given, warnings))
+    Ok((values, warnings))
 }
 
 /// True if Kubernetes sets this variable: in every container, for each service, and a service may be called `leasehold`. A
@@ -282,18 +282,18 @@ fn is_port_and_protocol(text: &str) -> bool {
         && ["", "PROTO", "PORT", "ADDR"].contains(&field)
 }
 
-fn from_flags(flags: &Flags) -> Result<Vec<Given>> {
-    let given = flags.given.iter().map(|(setting, flag, text)| {
-        said(setting, text, ValueOrigin { layer: Layer::Flag, place: (*flag).into() })
+fn from_flags(flags: &Flags) -> Result<Vec<LayerValue>> {
+    let values = flags.values.iter().map(|(setting, flag, text)| {
+        parse_value(setting, text, ValueOrigin { layer: Layer::Flag, place: (*flag).into() })
     });
-    given.collect()
+    values.collect()
 }
 
 /// Parses the value of a variable or a flag.
-fn said(setting: &'static Setting, text: &str, origin: ValueOrigin) -> Result<Given> {
+fn parse_value(setting: &'static Setting, text: &str, origin: ValueOrigin) -> Result<LayerValue> {
     let value = setting.kind.parse(text);
-    let value = value.ok_or_else(|| refused(setting, &setting.kind.quote(text), &origin))?;
-    Ok(Given { setting, value, origin, profile: None })
+    let value = value.ok_or_else(|| invalid_value(setting, &setting.kind.quote(text), &origin))?;
+    Ok(LayerValue { setting, value, origin, profile: None })
 }
 
 fn text(name: &str, value: &OsString) -> Result<String> {
@@ -301,7 +301,7 @@ fn text(name: &str, value: &OsString) -> Result<String> {
     Ok(text.to_owned())
 }
 
-fn refused(setting: &Setting, written: &str, origin: &ValueOrigin) -> Error {
+fn invalid_value(setting: &Setting, written: &str, origin: &ValueOrigin) -> Error {
     let Setting { name, kind, .. } = setting;
     Error::invalid(format!("{name} must be {kind}, not {written} ({origin})"))
 }

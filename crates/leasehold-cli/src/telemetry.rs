@@ -50,7 +50,7 @@ fn start_at(level: LevelFilter) -> Telemetry {
 
 /// Starts telemetry in a host program, until that ends. Prints only errors by default: a library reports warnings through
 /// the logging of its host program.
-pub(crate) fn start_for_good() {
+pub(crate) fn start_for_process() {
     static STARTED: OnceLock<Telemetry> = OnceLock::new();
     STARTED.get_or_init(|| start_at(LevelFilter::ERROR));
 }

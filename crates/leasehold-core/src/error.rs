@@ -101,14 +101,14 @@ pub struct Error {
     kind: Kind,
     message: String,
     outcome_unknown: bool,
-    matter: Option<Reason>,
+    reason: Option<Reason>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
 impl Error {
     /// Creates an error. The message is lower case, without a full stop, and names the subject.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), outcome_unknown: false, matter: None, source: None }
+        Self { kind, message: message.into(), outcome_unknown: false, reason: None, source: None }
     }
 
     /// Creates an error of kind [`Kind::Invalid`]: the call or a setting is wrong.
@@ -132,15 +132,15 @@ impl Error {
 
     /// Adds the reason.
     #[must_use]
-    pub fn about(mut self, matter: Reason) -> Self {
-        self.matter = Some(matter);
+    pub fn with_reason(mut self, reason: Reason) -> Self {
+        self.reason = Some(reason);
         self
     }
 
     /// Returns the reason, if one was given.
     #[must_use]
-    pub fn matter(&self) -> Option<Reason> {
-        self.matter
+    pub fn reason(&self) -> Option<Reason> {
+        self.reason
     }
 
     /// Returns the kind.

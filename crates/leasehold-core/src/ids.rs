@@ -102,12 +102,12 @@ impl TaskIdPrefix {
 
     /// True if the id begins with these characters.
     #[must_use]
-    pub fn fits(&self, id: &TaskId) -> bool {
+    pub fn matches(&self, id: &TaskId) -> bool {
         id.to_string().starts_with(&self.0)
     }
 
     /// Returns the only id of `found`; an error if there is none or more than one.
-    pub fn only(&self, found: &BTreeSet<TaskId>) -> Result<TaskId> {
+    pub fn resolve(&self, found: &BTreeSet<TaskId>) -> Result<TaskId> {
         let mut ids = found.iter();
         match (ids.next(), ids.next()) {
             (Some(id), None) => Ok(*id),
@@ -116,7 +116,8 @@ impl TaskIdPrefix {
                 self.0
             ))),
             (None, _) => {
-                Err(Error::invalid(format!("no task id begins with `{}`", self.0)).about(Reason::Missing))
+                Err(Error::invalid(format!("no task id begins with `{}`", self.0))
+                    .with_reason(Reason::Missing))
             }
         }
     }
@@ -219,7 +220,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// User-chosen name of a worker, a task type or a queue: letters, digits, `-`, `_`, `.`; at most 128 bytes; not
+/// User-chosen name of a node, task type or queue, or worker id: letters, digits, `-`, `_`, `.`; at most 128 bytes; not
 /// starting with a dot. It can be part of any key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -230,6 +231,36 @@ pub type WorkerId = Name;
 
 /// Type of a task, which selects the handler that runs it.
 pub type TaskType = Name;
+
+/// A set of task types.
+#[derive(Debug, Clone, Default)]
+pub struct TaskTypes(Option<BTreeSet<TaskType>>);
+
+impl TaskTypes {
+    /// All task types.
+    #[must_use]
+    pub fn all() -> Self {
+        Self(None)
+    }
+
+    /// True if a type is included.
+    #[must_use]
+    pub fn contains(&self, task_type: &TaskType) -> bool {
+        self.0.as_ref().is_none_or(|types| types.contains(task_type))
+    }
+
+    /// The types; none if all are included.
+    #[must_use]
+    pub fn names(&self) -> Option<Vec<TaskType>> {
+        self.0.as_ref().map(|types| types.iter().cloned().collect())
+    }
+}
+
+impl FromIterator<TaskType> for TaskTypes {
+    fn from_iter<I: IntoIterator<Item = TaskType>>(types: I) -> Self {
+        Self(Some(types.into_iter().collect()))
+    }
+}
 
 /// Artifacts by name, as a handler receives them. Each name is a valid file name.
 pub type Artifacts = BTreeMap<Name, ArtifactId>;
@@ -290,7 +321,7 @@ mod tests {
             (id("3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3"), id("3f2c9a4e-ffff-4c6f-9a57-2e8b6f10c4d3"));
         let only = |prefix: &str, ids: &[TaskId]| {
             let prefix: TaskIdPrefix = prefix.parse().unwrap();
-            prefix.only(&ids.iter().copied().filter(|id| prefix.fits(id)).collect())
+            prefix.resolve(&ids.iter().copied().filter(|id| prefix.matches(id)).collect())
         };
         assert_eq!(only("3f2c9a4e-0", &[one, other]).unwrap(), one);
         assert_eq!(only("3f2c", &[one]).unwrap(), one);
@@ -299,7 +330,7 @@ mod tests {
             ambiguous,
             format!("task id `3f2c` is ambiguous: {one} and {other} begin with it; use more characters")
         );
-        assert_eq!(only("3f2d", &[one, other]).unwrap_err().matter(), Some(Reason::Missing));
+        assert_eq!(only("3f2d", &[one, other]).unwrap_err().reason(), Some(Reason::Missing));
         for wrong in
             ["", "3f2", "3F2C", "3f2c9a4e0", "3f2c9a4e-0d1b-", "3f2c-", "3f2g", "é3f2c", &one.to_string()]
         {

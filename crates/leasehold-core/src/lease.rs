@@ -1,4 +1,4 @@
-//! Lease on anything that has one holder at a time: a shard, a worker's name, a maintenance duty.
+//! Lease on anything that has one holder at a time: a shard, a worker id, a maintenance duty.
 //!
 //! ```text
 //!              take: absent, or free ─▶ epoch + 1
@@ -9,12 +9,12 @@
 //!                                                    └──────────────────┘
 //! ```
 //!
-//! * **Take**: put on condition *absent*. If the object exists, it is read; a lease that is *free* (released, or surely
-//!   expired) or our own is put on condition *unchanged*, with `epoch + 1`. Our own lease is never reused as it is:
+//! * **Take**: put if absent. If the object exists, it is read; a lease that is *free* (released, or surely
+//!   expired) or our own is put if unchanged, with `epoch + 1`. Our own lease is never reused as it is:
 //!   a release of it may still be in flight, and would free it for other workers while we trust it.
-//! * **Renew**: put on condition *unchanged*. If that is refused, the object is read: our epoch and instance mean that
+//! * **Renew**: put if unchanged. If that is refused, the object is read: our epoch and instance mean that
 //!   an earlier renewal arrived late, and its version and expiry are adopted. Anything else means lost.
-//! * **Release**: put an already expired lease on condition *unchanged*. Lease objects are never deleted: epochs would
+//! * **Release**: put an already expired lease if unchanged. Lease objects are never deleted: epochs would
 //!   repeat, and two holders could trust the lease at once.
 //!
 //! A holder is identified by its `instance`, which is random per process: names are not unique. A holder trusts its
@@ -23,14 +23,20 @@
 //! A released lease is padded with spaces to [`RELEASED_BYTES`]. A list returns sizes and times, but no bodies; with
 //! the padding, one list shows which of the recently written leases are held.
 
+mod settings;
+
+pub use settings::{
+    INBOX_LEASE_TTL, InboxLease, LEASE_TTL_MAX, RENEWALS_MIN, RENEWED_LEASE_TTL_MIN, ShardLeasing,
+};
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::time::Duration;
 
 use crate::error::{Error, Kind, Result};
 use crate::ids::{HexName, WorkerId, WriteId};
+use crate::oversize::corrupt_reason;
 use crate::time::{Now, StoreTime};
-use crate::unread::why_corrupt;
 
 /// Minimum size of a released lease. A held lease is smaller: names have at most 128 bytes.
 pub const RELEASED_BYTES: u64 = 1_024;
@@ -100,7 +106,7 @@ impl Lease {
     /// Returns the lease that replaces a corrupt one. Its epoch is above the one in the corrupt body; if there is none,
     /// the time in seconds is above any number of takeovers.
     #[must_use]
-    pub fn in_place_of(
+    pub fn replace_corrupt(
         corrupt: &[u8],
         subject: &Map<String, Value>,
         holder: &Holder,
@@ -160,7 +166,7 @@ impl Lease {
     /// Parses the lease at a key.
     pub fn read(key: &str, body: &[u8]) -> Result<Self> {
         serde_json::from_slice(body)
-            .map_err(|error| why_corrupt(body, &error))
+            .map_err(|error| corrupt_reason(body, &error))
             .map_err(|why| Error::new(Kind::Corrupt, format!("`{key}` is not a lease: {why}")))
     }
 
@@ -251,7 +257,7 @@ mod tests {
     fn the_replacement_of_a_corrupt_lease_has_a_higher_epoch() {
         let subject = Map::new();
         let epoch =
-            |body: &[u8]| Lease::in_place_of(body, &subject, &holder("w"), at(9_000), write_id()).epoch;
+            |body: &[u8]| Lease::replace_corrupt(body, &subject, &holder("w"), at(9_000), write_id()).epoch;
         assert_eq!(epoch(br#"{"epoch": 41, "worker_id": ""}"#), 42);
         assert_eq!((epoch(b""), epoch(b"{\"epoch\": -3}")), (10, 10));
     }

@@ -13,14 +13,14 @@ pub const PAGE_KEYS_MAX: usize = 1_000;
 
 /// Timeout for one answer, after which it counts as lost. Well above the slowest healthy answer of a bucket
 /// (hundreds of milliseconds), well below a lease of 60 s, so that a renewal can be retried.
-pub const ANSWER_WAIT: Duration = Duration::from_secs(10);
+pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Slowest link that timeouts allow for: 1 MB/s, as at an outpost, shared by two transfers.
 pub const SLOW_LINK_BYTES_PER_SEC: u64 = 500_000;
 
 /// Timeout for finishing an upload in parts. S3 may assemble the parts of a very large object for minutes. After the
 /// timeout the object is looked up again, so that this need not cover the slowest case.
-pub const UPLOAD_END_WAIT: Duration = Duration::from_mins(1);
+pub const UPLOAD_FINISH_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Maximum size of a ranged read. Each range that is read concurrently is held in memory.
 pub const RANGE_BYTES_MAX: u64 = 16 * 1_024 * 1_024;
@@ -42,7 +42,7 @@ pub const UPLOAD_PARTS_MAX: u64 = 10_000;
 pub const UPLOAD_BYTES_MAX: u64 = 5 * 1_024 * 1_024 * 1_024 * 1_024;
 
 /// Timeout for one operation with all its retries, after which it returns an error.
-pub const OPERATION_WAIT: Duration = Duration::from_secs(30);
+pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// First pause before a retry; doubled each time, with full jitter.
 pub const RETRY_PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -57,7 +57,7 @@ pub const UPDATE_ROUNDS_MAX: u32 = 1_000;
 /// Maximum pause between two rounds of a read-decide-write that lost: about the time of a few requests.
 pub const CONTENTION_PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// Maximum length of the name of a worker, task type or queue.
+/// Maximum length of a worker id, and of the name of a task type or queue.
 pub const NAME_BYTES_MAX: usize = 128;
 
 /// Maximum size of an input or output in a task's record; larger data belongs into an artifact. A record is read and
@@ -122,8 +122,9 @@ pub const GONE_PEERS_MAX: usize = 4_096;
 
 /// Timeout for one answer to a request that transfers `bytes` bytes.
 #[must_use]
-pub const fn answer_wait(bytes: u64) -> Duration {
-    ANSWER_WAIT.saturating_add(Duration::from_millis(bytes.saturating_mul(1_000) / SLOW_LINK_BYTES_PER_SEC))
+pub const fn response_timeout(bytes: u64) -> Duration {
+    RESPONSE_TIMEOUT
+        .saturating_add(Duration::from_millis(bytes.saturating_mul(1_000) / SLOW_LINK_BYTES_PER_SEC))
 }
 
 /// Part size of an upload of `bytes` bytes; the last part may be smaller.
@@ -163,7 +164,7 @@ mod tests {
 
     #[test]
     fn more_bytes_are_waited_for_longer() {
-        assert_eq!(answer_wait(0), ANSWER_WAIT);
-        assert_eq!(answer_wait(1_000_000), ANSWER_WAIT + Duration::from_secs(2));
+        assert_eq!(response_timeout(0), RESPONSE_TIMEOUT);
+        assert_eq!(response_timeout(1_000_000), RESPONSE_TIMEOUT + Duration::from_secs(2));
     }
 }

@@ -9,14 +9,14 @@ use crate::ids::{Artifacts, Name, TaskId, TaskType};
 use crate::limits::{
     ARTIFACTS_MAX, INLINE_BYTES_MAX, JSON_DEPTH_MAX, PLAN_AHEAD_MAX, TAG_BYTES_MAX, TAGS_MAX,
 };
-use crate::outpost::SURELY_BUCKET;
+use crate::outpost::BUCKET_TIME_MIN;
 use crate::retry::RetryPolicy;
 use crate::shard::Shard;
 use crate::step::StepContext;
 use crate::task::{ABANDONED, CREATED, Change, History, Priority, State, Task};
 use crate::time::{Now, StoreTime};
 
-/// Default number of attempts of a task.
+/// Default number of attempts of a task that is submitted to a bucket or a folder.
 pub const MAX_ATTEMPTS: u32 = 4;
 
 /// Task to submit.
@@ -30,10 +30,10 @@ pub struct NewTask {
     pub artifacts: Artifacts,
     /// Earliest start.
     pub start: Start,
-    /// Maximum number of attempts.
-    pub max_attempts: u32,
-    /// Backoff between attempts.
-    pub retry_policy: RetryPolicy,
+    /// Maximum number of attempts. `None`: the default, [`MAX_ATTEMPTS`], or 5 on an outpost.
+    pub max_attempts: Option<u32>,
+    /// Backoff between attempts. `None`: the default, [`RetryPolicy::default`], or 10 s to 10 min on an outpost.
+    pub retry_policy: Option<RetryPolicy>,
     /// Maximum duration of one run of the handler.
     pub timeout_secs: Option<u64>,
     /// Time after the submit from which the task is no longer started.
@@ -65,8 +65,8 @@ impl NewTask {
             input,
             artifacts: Artifacts::new(),
             start: Start::Now,
-            max_attempts: MAX_ATTEMPTS,
-            retry_policy: RetryPolicy::default(),
+            max_attempts: None,
+            retry_policy: None,
             timeout_secs: None,
             expires_in: None,
             priority: Priority::default(),
@@ -78,8 +78,10 @@ impl NewTask {
     /// Validates all fields.
     pub fn check(&self, now: StoreTime) -> Result<()> {
         check_size("input", &self.input)?;
-        self.retry_policy.check()?;
-        if self.max_attempts == 0 {
+        if let Some(policy) = &self.retry_policy {
+            policy.check()?;
+        }
+        if self.max_attempts == Some(0) {
             return Err(Error::invalid("max_attempts must be at least 1, got 0"));
         }
         if self.timeout_secs == Some(0) {
@@ -102,12 +104,14 @@ impl NewTask {
         let start = self.available_at(Now::exactly(now));
         check_time("start", start, now)?;
         match self.expires_in {
-            Some(after) if after > PLAN_AHEAD_MAX => {
-                Err(Error::invalid("expiry must be at most ten years ahead; check the unit"))
-            }
-            Some(after) if now.plus(after) <= start => {
-                Err(Error::invalid("expiry must be after the start of the task"))
-            }
+            Some(after) if after > PLAN_AHEAD_MAX => Err(Error::invalid(format!(
+                "expiry must be at most ten years ahead, got {} s; check the unit",
+                after.as_secs()
+            ))),
+            Some(after) if now.plus(after) <= start => Err(Error::invalid(format!(
+                "expiry must be after the start of the task ({start}), got {}",
+                now.plus(after)
+            ))),
             _ => Ok(()),
         }
     }
@@ -124,21 +128,21 @@ impl NewTask {
 
     /// Returns the task in its first revision.
     #[must_use]
-    pub fn submitted(self, id: TaskId, shard: Shard, act: &StepContext) -> Task {
-        let now = act.now.earliest;
-        let state = State::Pending { available_at: self.available_at(act.now) };
+    pub fn submitted(self, id: TaskId, shard: Shard, context: &StepContext) -> Task {
+        let now = context.now.earliest;
+        let state = State::Pending { available_at: self.available_at(context.now) };
         Task {
             task_type: self.task_type,
             input: self.input,
             artifacts: self.artifacts,
-            max_attempts: self.max_attempts,
-            retry_policy: self.retry_policy,
+            max_attempts: self.max_attempts.unwrap_or(MAX_ATTEMPTS),
+            retry_policy: self.retry_policy.unwrap_or_default(),
             timeout_secs: self.timeout_secs,
             priority: self.priority,
             expires_at: self.expires_in.map(|after| now.plus(after)),
             tags: self.tags,
             idempotency_key: self.idempotency_key,
-            ..first_revision(id, shard, state, CREATED, None, act)
+            ..first_revision(id, shard, state, CREATED, None, context)
         }
     }
 }
@@ -150,7 +154,8 @@ impl Task {
     pub fn submitted_at(mut self, at: StoreTime) -> Task {
         let before = std::mem::replace(&mut self.created_at, at);
         self.updated_at = at;
-        let moved = |time: StoreTime| if time >= SURELY_BUCKET { time } else { at.plus(time.since(before)) };
+        let moved =
+            |time: StoreTime| if time >= BUCKET_TIME_MIN { time } else { at.plus(time.since(before)) };
         self.expires_at = self.expires_at.map(moved);
         if let State::Pending { available_at } = &mut self.state {
             *available_at = moved(*available_at);
@@ -161,12 +166,12 @@ impl Task {
         self
     }
 
-    /// Returns the tombstone of an abandoned submit. Putting it on condition *absent* fences off the submit for good
+    /// Returns the tombstone of an abandoned submit. A conditional put (if absent) of it fences off the submit permanently
     /// (rules 3 and 4 of the index).
     #[must_use]
-    pub fn tombstone(id: TaskId, shard: Shard, why: &str, act: &StepContext) -> Task {
-        let state = State::Cancelled { finished_at: act.now.earliest };
-        first_revision(id, shard, state, ABANDONED, Some(why.to_owned()), act)
+    pub fn tombstone(id: TaskId, shard: Shard, why: &str, context: &StepContext) -> Task {
+        let state = State::Cancelled { finished_at: context.now.earliest };
+        first_revision(id, shard, state, ABANDONED, Some(why.to_owned()), context)
     }
 }
 
@@ -176,20 +181,20 @@ fn first_revision(
     state: State,
     event: &str,
     why: Option<String>,
-    act: &StepContext,
+    context: &StepContext,
 ) -> Task {
-    let now = act.now.earliest;
+    let now = context.now.earliest;
     let mut history = History::default();
     history.add(Change {
         at: now,
         event: event.to_owned(),
         from: None,
         to: state.status(),
-        by: act.by.clone(),
+        by: context.by.clone(),
         attempt: 0,
         epoch: 0,
         why,
-        write_id: act.write_id.clone(),
+        write_id: context.write_id.clone(),
         unknown: serde_json::Map::new(),
     });
     Task {
@@ -197,7 +202,7 @@ fn first_revision(
         task_type: Name::checked("task type", "abandoned").expect("the name is well formed"),
         shard,
         rev: 1,
-        write_id: act.write_id.clone(),
+        write_id: context.write_id.clone(),
         input: Value::Null,
         artifacts: Artifacts::new(),
         state,
@@ -235,10 +240,12 @@ pub fn check_artifacts(artifacts: &Artifacts) -> Result<()> {
 /// Rejects a time before 1970 or more than ten years ahead, which is a mistake in a unit.
 pub fn check_time(what: &str, at: StoreTime, now: StoreTime) -> Result<()> {
     if at > now.plus(PLAN_AHEAD_MAX) {
-        return Err(Error::invalid(format!("{what} must be at most ten years ahead; check the unit")));
+        return Err(Error::invalid(format!(
+            "{what} must be at most ten years ahead, got {at}; check the unit"
+        )));
     }
     if at.as_millis() < 0 {
-        return Err(Error::invalid(format!("{what} must not be before 1970; check the unit")));
+        return Err(Error::invalid(format!("{what} must not be before 1970, got {at}; check the unit")));
     }
     Ok(())
 }
@@ -288,13 +295,13 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn bad_orders_are_refused_with_the_way_out() {
+    fn invalid_tasks_are_refused_with_an_explanation() {
         let good = || NewTask::new("resize", json!({"url": "x"})).unwrap();
         let secs = Duration::from_secs;
         let year = secs(365 * 86_400);
-        let orders = [
+        let tasks = [
             NewTask { input: "x".repeat(300_000).into(), ..good() },
-            NewTask { max_attempts: 0, ..good() },
+            NewTask { max_attempts: Some(0), ..good() },
             NewTask { timeout_secs: Some(0), ..good() },
             NewTask { start: Start::After(year * 11), ..good() },
             NewTask { start: Start::At(StoreTime::from_millis(-5)), ..good() },
@@ -302,10 +309,10 @@ mod tests {
             NewTask { expires_in: Some(year * 20), ..good() },
             NewTask { tags: [(String::new(), String::new())].into(), ..good() },
             NewTask { idempotency_key: Some(String::new()), ..good() },
-            NewTask { retry_policy: RetryPolicy { factor: 0.0, ..RetryPolicy::default() }, ..good() },
+            NewTask { retry_policy: Some(RetryPolicy { factor: 0.0, ..RetryPolicy::default() }), ..good() },
         ];
         let errors: Vec<_> =
-            orders.iter().map(|order| order.check(now().earliest).unwrap_err().to_string()).collect();
+            tasks.iter().map(|task| task.check(now().earliest).unwrap_err().to_string()).collect();
         insta::assert_snapshot!(errors.join("\n"));
         good().check(now().earliest).unwrap();
     }

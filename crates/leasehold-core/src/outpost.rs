@@ -12,7 +12,9 @@ pub mod op;
 pub mod path;
 pub mod reconcile;
 
-pub use lease::{ClockMark, DiskLease, NodeNow, SURELY_BUCKET};
+pub use lease::{BUCKET_TIME_MIN, ClockSource, DiskLease, NodeNow};
 pub use op::{Op, OpKind};
 pub use path::{Campaign, SpoolFile};
-pub use reconcile::{BucketState, Consistency, KnownState, Local, SyncAction, Why, Write, reconcile};
+pub use reconcile::{
+    BucketState, BucketWrite, Consistency, KnownState, NodeState, SyncAction, SyncRefusal, reconcile,
+};

@@ -8,20 +8,20 @@
 //! | [`config`] | parameters of the manager |
 //! | [`picker`] | choice of the next pieces |
 //! | `score` | score of a peer |
-//! | `chance` | random numbers from a seed |
+//! | `random` | random numbers from a seed |
 
-mod chance;
 pub mod config;
 pub mod cut;
 pub mod manager;
 pub mod map;
 pub mod picker;
+mod random;
 mod score;
 
 pub use config::ManagerConfig;
 pub use cut::PieceCut;
 pub use manager::{
-    LeaseRequest, LeaseResponse, PeerId, PeerKind, PieceLeaseId, PieceLeaseManager, PieceRequest,
+    LeaseRequest, LeaseResponse, PeerId, PeerKind, PieceLease, PieceLeaseId, PieceLeaseManager,
 };
 pub use map::PieceMap;
 pub use picker::PieceOrder;

@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use crate::error::{Error, Kind, Result};
 use crate::ids::{Artifacts, LeaseId, TaskId, TaskType, WorkerId, WriteId};
 use crate::keys;
+use crate::oversize::corrupt_reason;
 use crate::retry::RetryPolicy;
 use crate::shard::Shard;
 use crate::task::{Change, Claim, History, Priority, State, Status, Task};
 use crate::time::StoreTime;
-use crate::unread::why_corrupt;
 
 /// Newest format that this program reads and writes.
 pub const FORMAT: u32 = 1;
@@ -100,7 +100,7 @@ pub fn value(task: &Task) -> Value {
 /// Parses the object at the key of a task.
 pub fn read(key: &str, body: &[u8]) -> Result<Task> {
     let corrupt = |why: String| Error::new(Kind::Corrupt, format!("`{key}` is not a task: {why}"));
-    let flat: Flat = serde_json::from_slice(body).map_err(|error| corrupt(why_corrupt(body, &error)))?;
+    let flat: Flat = serde_json::from_slice(body).map_err(|error| corrupt(corrupt_reason(body, &error)))?;
     if flat.format > FORMAT {
         return Err(corrupt(format!(
             "format {} is newer than the supported format {FORMAT}; upgrade leasehold",
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_make_no_sense_are_corrupt() {
+    fn inconsistent_records_are_corrupt() {
         let task = pending();
         let good = value(&task);
         let mut cases = Vec::new();

@@ -44,13 +44,13 @@ impl RetryPolicy {
         Err(Error::invalid(format!("retry policy: {fault}, got {got}")))
     }
 
-    /// Pause after attempt number `attempt` (from 1) has failed; `chance` is 64 random bits.
+    /// Pause after attempt number `attempt` (from 1) has failed; `random` is 64 random bits.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "jitter needs no precision")]
-    pub fn backoff(&self, attempt: u32, chance: u64) -> Duration {
+    pub fn backoff(&self, attempt: u32, random: u64) -> Duration {
         let exponent = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
         let plain = (self.initial_secs * self.factor.powi(exponent)).min(self.max_secs);
-        let swing = (chance as f64 / u64::MAX as f64) * 2.0 - 1.0;
+        let swing = (random as f64 / u64::MAX as f64) * 2.0 - 1.0;
         Duration::try_from_secs_f64(plain * (1.0 + self.jitter * swing)).unwrap_or(Duration::ZERO)
     }
 }
@@ -87,9 +87,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn jitter_stays_within_its_share(attempt in 1u32..50, chance: u64) {
+        fn jitter_stays_within_its_share(attempt in 1u32..50, random: u64) {
             let policy = RetryPolicy::default();
-            let (plain, swung) = (policy.backoff(attempt, MIDDLE), policy.backoff(attempt, chance));
+            let (plain, swung) = (policy.backoff(attempt, MIDDLE), policy.backoff(attempt, random));
             prop_assert!(swung >= plain.mul_f64(0.799) && swung <= plain.mul_f64(1.201));
         }
     }

@@ -50,7 +50,7 @@ impl ShardLen {
     /// Returns all shards in order.
     #[must_use]
     pub fn all(self) -> Vec<Shard> {
-        (0..self.count()).map(|number| self.numbered(number)).collect()
+        (0..self.count()).map(|number| self.nth(number)).collect()
     }
 
     /// Parses the name of a shard, which must have the right number of hex digits.
@@ -58,9 +58,9 @@ impl ShardLen {
         let digits = usize::from(self.0);
         let is_hex = text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
         if text.len() != digits || !is_hex {
-            let example = self.numbered(1);
+            let (example, plural) = (self.nth(1), if digits == 1 { "" } else { "s" });
             return Err(Error::invalid(format!(
-                "`{text}` is not a shard of this queue; use {digits} lower-case hex digits, like {example}"
+                "`{text}` is not a shard of this queue; use {digits} lower-case hex digit{plural}, like {example}"
             )));
         }
         Ok(Shard(text.to_owned()))
@@ -78,7 +78,7 @@ impl ShardLen {
         Ok(self.all().into_iter().filter(|shard| (&first..=&last).contains(&shard)).collect())
     }
 
-    fn numbered(self, number: usize) -> Shard {
+    fn nth(self, number: usize) -> Shard {
         Shard(format!("{number:0width$x}", width = usize::from(self.0)))
     }
 }
@@ -101,7 +101,7 @@ impl ShardRange {
 
     /// Returns the rest of the range from one of its shards on, chosen by `number` modulo the count.
     #[must_use]
-    pub fn from(&self, number: u64) -> Self {
+    pub fn starting_at(&self, number: u64) -> Self {
         let nth = usize::try_from(number % self.count() as u64).unwrap_or(0);
         let (digits, first) = (self.first.0.len(), self.first.number() + nth);
         Self { first: Shard(format!("{first:0digits$x}")), last: self.last.clone() }
@@ -127,8 +127,8 @@ impl ShardLen {
     pub fn groups(self) -> Vec<ShardRange> {
         let size = self.count().div_ceil(GROUPS_MAX);
         let group = |number: usize| ShardRange {
-            first: self.numbered(number * size),
-            last: self.numbered((number + 1) * size - 1),
+            first: self.nth(number * size),
+            last: self.nth((number + 1) * size - 1),
         };
         (0..self.count() / size).map(group).collect()
     }
@@ -136,12 +136,12 @@ impl ShardLen {
     /// Returns the fewest ranges that contain exactly these shards.
     #[must_use]
     pub fn ranges(self, shards: impl IntoIterator<Item = Shard>) -> Vec<ShardRange> {
-        self.joined(shards.into_iter().map(|shard| ShardRange { first: shard.clone(), last: shard }))
+        self.merge_ranges(shards.into_iter().map(|shard| ShardRange { first: shard.clone(), last: shard }))
     }
 
     /// Joins adjacent and overlapping ranges.
     #[must_use]
-    pub fn joined(self, ranges: impl IntoIterator<Item = ShardRange>) -> Vec<ShardRange> {
+    pub fn merge_ranges(self, ranges: impl IntoIterator<Item = ShardRange>) -> Vec<ShardRange> {
         let mut ranges: Vec<_> = ranges.into_iter().collect();
         ranges.sort();
         let mut joined: Vec<ShardRange> = Vec::new();
@@ -158,8 +158,8 @@ impl ShardLen {
 
     /// Returns all shards as one range.
     #[must_use]
-    pub fn whole(self) -> ShardRange {
-        ShardRange { first: self.numbered(0), last: self.numbered(self.count() - 1) }
+    pub fn full_range(self) -> ShardRange {
+        ShardRange { first: self.nth(0), last: self.nth(self.count() - 1) }
     }
 }
 
@@ -229,7 +229,7 @@ mod tests {
         for (digits, groups, size) in [(1, 16, 1), (2, 64, 4), (3, 64, 64), (4, 64, 1_024)] {
             let all = len(digits).groups();
             assert_eq!(all.len(), groups);
-            assert_eq!(len(digits).joined(all.clone()), [len(digits).whole()]);
+            assert_eq!(len(digits).merge_ranges(all.clone()), [len(digits).full_range()]);
             for shard in len(digits).all().into_iter().step_by(size) {
                 assert_eq!(all.iter().filter(|group| group.contains(&shard)).count(), 1);
             }
@@ -244,7 +244,7 @@ mod tests {
         assert!(len(2).ranges([]).is_empty());
         let range = len(2).ranges(len(2).parse_range("08-0b").unwrap()).remove(0);
         assert_eq!(
-            (range.count(), range.from(6).to_string(), range.from(7).to_string()),
+            (range.count(), range.starting_at(6).to_string(), range.starting_at(7).to_string()),
             (4, "0a-0b".into(), "0b".into())
         );
     }
@@ -284,7 +284,7 @@ mod tests {
         shard_prefix_len must be 1 to 4, got 5
         `x` is not a shard of this queue; use 2 lower-case hex digits, like 01
         `FF` is not a shard of this queue; use 2 lower-case hex digits, like 01
-        `00` is not a shard of this queue; use 1 lower-case hex digits, like 1
+        `00` is not a shard of this queue; use 1 lower-case hex digit, like 1
         shard range `3f-00` is reversed; use 00-3f
         `00` is not a shard range; use a range like 0-7
         ");

@@ -3,15 +3,15 @@
 //! States, with the actor that moves the task out of each:
 //!
 //! ```text
-//!               claim (a worker)                complete, fail for good (its worker)
+//!               claim (a worker)                complete, fail permanently (its worker)
 //!   pending ───────────────────────▶ running ───────────────────────────────▶ completed, failed
 //!    │ ▲ ▲                             │ │
 //!    │ │ └── fail, snooze, release ────┘ └── settled after a cancel ─────────▶ cancelled
 //!    │ │     (its worker), time out
-//!    │ │     (anyone, once the lease
+//!    │ │     (any worker, once the claim
 //!    │ │     has surely expired)
 //!    │ └──── retry (a person) ◀────────────── failed, cancelled, expired
-//!    └────── cancel (a person), expire (anyone, once past expires_at) ───────▶ cancelled, expired
+//!    └────── cancel (a person), expire (any worker, once past expires_at) ───▶ cancelled, expired
 //!
 //!   any final state ── purge (retention) ──▶ purged: no way out; the object is deleted next
 //! ```
@@ -283,7 +283,7 @@ impl Task {
     #[must_use]
     pub fn entry(&self) -> Option<Entry> {
         let shard = self.shard.clone();
-        let (place, due, priority) = match &self.state {
+        let (location, due, priority) = match &self.state {
             State::Pending { available_at } => {
                 let due = self.expires_at.map_or(*available_at, |expiry| expiry.min(*available_at));
                 (IndexLocation::Ready(shard), due, self.priority)
@@ -291,13 +291,19 @@ impl Task {
             State::Running(claim) => (IndexLocation::Lease(shard), claim.expires_at, Priority::default()),
             _ => return None,
         };
-        Some(Entry { place, bucket: Minute::of(due), priority, id: self.id, rev: self.rev })
+        Some(Entry { location, bucket: Minute::of(due), priority, id: self.id, rev: self.rev })
     }
 
     /// True for a tombstone: not a task, but the record of an abandoned submit that can no longer succeed.
     #[must_use]
     pub fn is_tombstone(&self) -> bool {
         self.history.events().next().is_some_and(|event| event.event == ABANDONED)
+    }
+
+    /// True if it is running and its cancellation was requested.
+    #[must_use]
+    pub fn is_cancel_requested(&self) -> bool {
+        matches!(&self.state, State::Running(claim) if claim.cancel_requested)
     }
 
     /// True if this write is among those that led to this record.

@@ -14,8 +14,8 @@ pub(crate) fn now() -> Now {
     Now::exactly(StoreTime::from_millis(1_700_000_000_000))
 }
 
-pub(crate) fn act_at(now: Now) -> StepContext {
-    StepContext { by: "tester".into(), now, write_id: HexName::from_random(1), chance: u64::MAX / 2 }
+pub(crate) fn context_at(now: Now) -> StepContext {
+    StepContext { by: "tester".into(), now, write_id: HexName::from_random(1), random: u64::MAX / 2 }
 }
 
 pub(crate) fn lease(number: u128) -> HexName {
@@ -30,9 +30,9 @@ pub(crate) fn claim(number: u128) -> Event {
 pub(crate) fn pending() -> Task {
     let id = TaskId::from_random(7);
     let order = NewTask::new("resize", json!({"url": "x", "size": 3})).unwrap();
-    order.submitted(id, ShardLen::DEFAULT.shard_of(&id), &act_at(now()))
+    order.submitted(id, ShardLen::DEFAULT.shard_of(&id), &context_at(now()))
 }
 
 pub(crate) fn running() -> Task {
-    step(&pending(), &claim(1), &act_at(now())).unwrap().task
+    step(&pending(), &claim(1), &context_at(now())).unwrap().task
 }

@@ -12,13 +12,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::disk::{self, Disk, Lasting};
+use crate::disk::{self, Disk, Durable};
 
 /// Largest drift between two clocks: one part in this many. See the clock of stores.
 const DRIFT: i64 = 1_000;
 
 /// Smallest gain in precision that is worth a write.
-const WORTH_MS: i64 = 250;
+const MIN_GAIN_MS: i64 = 250;
 
 /// Clock of a node. Clones are the same clock.
 #[derive(Debug, Clone)]
@@ -50,8 +50,8 @@ impl NodeClock {
     /// Reads the boot id of the machine. It distinguishes leases of live processes from those of a previous boot.
     pub fn boot_id() -> Result<String> {
         let path = Path::new("/proc/sys/kernel/random/boot_id");
-        let named = fs::read_to_string(path).map_err(|error| disk::failed("read", path, error))?;
-        Ok(named.trim().to_owned())
+        let text = fs::read_to_string(path).map_err(|error| disk::io_error("read", path, error))?;
+        Ok(text.trim().to_owned())
     }
 
     /// The present. An offset that cannot be read counts as missing.
@@ -64,10 +64,10 @@ impl NodeClock {
     }
 
     /// Records the bucket's time, if it is more precise than the recorded one, or contradicts it.
-    pub(crate) fn learn(&self, now: Now, disk: &Disk) -> Result<()> {
+    pub(crate) fn record(&self, now: Now, disk: &Disk) -> Result<()> {
         let boot_ms = self.boot_ms();
         let ahead = |time: StoreTime| time.as_millis().saturating_sub(boot_ms);
-        let heard = Offset {
+        let received = Offset {
             boot_id: self.boot_id.to_string(),
             earliest_offset_ms: ahead(now.earliest),
             latest_offset_ms: (now.latest != StoreTime::NEVER).then(|| ahead(now.latest)),
@@ -75,8 +75,8 @@ impl NodeClock {
             at_boot_ms: boot_ms,
         };
         let known = self.offset().map(|known| known.widened(boot_ms));
-        match known.map_or(Some(heard.clone()), |known| known.with(heard)) {
-            Some(offset) => disk.replace(&self.path, &json(&offset), Lasting::No),
+        match known.map_or(Some(received.clone()), |known| known.combined_with(received)) {
+            Some(offset) => disk.replace(&self.path, &json(&offset), Durable::No),
             None => Ok(()),
         }
     }
@@ -111,21 +111,21 @@ impl Offset {
         Now { earliest: time(wide.earliest_offset_ms), latest, steady: wide.steady }
     }
 
-    /// Combines this offset with `heard`; `None` if that adds nothing.
-    fn with(self, heard: Self) -> Option<Self> {
+    /// Combines this offset with `received`; `None` if that adds nothing.
+    fn combined_with(self, received: Self) -> Option<Self> {
         let latest = |offset: &Self| offset.latest_offset_ms.unwrap_or(i64::MAX);
-        let earliest = self.earliest_offset_ms.max(heard.earliest_offset_ms);
-        let both = latest(&self).min(latest(&heard));
-        if earliest > both || self.steady != heard.steady {
-            return Some(heard);
+        let earliest = self.earliest_offset_ms.max(received.earliest_offset_ms);
+        let both = latest(&self).min(latest(&received));
+        if earliest > both || self.steady != received.steady {
+            return Some(received);
         }
         let gain = (earliest - self.earliest_offset_ms).saturating_add(latest(&self).saturating_sub(both));
         let narrowed = Self {
             earliest_offset_ms: earliest,
             latest_offset_ms: (both != i64::MAX).then_some(both),
-            ..heard
+            ..received
         };
-        (gain >= WORTH_MS).then_some(narrowed)
+        (gain >= MIN_GAIN_MS).then_some(narrowed)
     }
 }
 

@@ -12,22 +12,26 @@ use std::time::Duration;
 const FORMAT: u32 = 1;
 
 /// Settings of a queue on a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutpostConfig {
     /// Id of the machine.
     pub node_id: Name,
     /// Claims that are valid while the bucket is unreachable.
     pub consistency: Consistency,
     /// Address of the bucket; `None` on a node without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucket: Option<String>,
     /// Files that survive a power cut.
     pub durability: SpoolDurability,
     /// Time for which completed tasks are kept on the node.
+    #[serde(rename = "completed_keep_secs", with = "secs")]
     pub completed_keep: Duration,
     /// Most completed tasks that are kept on the node.
+    #[serde(rename = "completed_keep_max")]
     pub completed_max: u64,
     /// True if a handler may finish after another worker has taken its task.
-    pub finishes: bool,
+    #[serde(default, rename = "finishes")]
+    pub finish_after_takeover: bool,
 }
 
 /// Files that survive a power cut.
@@ -52,55 +56,46 @@ impl OutpostConfig {
             durability: SpoolDurability::default(),
             completed_keep: Duration::from_hours(7 * 24),
             completed_max: 10_000,
-            finishes: false,
+            finish_after_takeover: false,
         }
     }
 
     pub(crate) fn to_json(&self) -> Vec<u8> {
-        let flat = Flat {
-            format: FORMAT,
-            node_id: self.node_id.clone(),
-            consistency: self.consistency,
-            bucket: self.bucket.clone(),
-            durability: self.durability,
-            completed_keep_secs: self.completed_keep.as_secs(),
-            completed_keep_max: self.completed_max,
-            finishes: self.finishes,
-        };
-        serde_json::to_vec_pretty(&flat).expect("names and numbers")
+        let file = ConfigFile { format: FORMAT, config: self.clone() };
+        serde_json::to_vec_pretty(&file).expect("names and numbers")
     }
 
     pub(crate) fn from_json(path: &Path, body: &[u8]) -> Result<Self> {
         let corrupt =
             |why: String| Error::new(Kind::Corrupt, format!("cannot read {}: {why}", path.display()));
-        let flat: Flat = serde_json::from_slice(body).map_err(|error| corrupt(error.to_string()))?;
-        if flat.format > FORMAT {
-            return Err(corrupt(format!("unknown format {}, at most {FORMAT} is supported", flat.format)));
+        let file: ConfigFile = serde_json::from_slice(body).map_err(|error| corrupt(error.to_string()))?;
+        if file.format > FORMAT {
+            return Err(corrupt(format!("unknown format {}, at most {FORMAT} is supported", file.format)));
         }
-        Ok(Self {
-            node_id: flat.node_id,
-            consistency: flat.consistency,
-            bucket: flat.bucket,
-            durability: flat.durability,
-            completed_keep: Duration::from_secs(flat.completed_keep_secs),
-            completed_max: flat.completed_keep_max,
-            finishes: flat.finishes,
-        })
+        Ok(file.config)
     }
 }
 
+/// Contents of `outpost.json`.
 #[derive(Serialize, Deserialize)]
-struct Flat {
+struct ConfigFile {
     format: u32,
-    node_id: Name,
-    consistency: Consistency,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    bucket: Option<String>,
-    durability: SpoolDurability,
-    completed_keep_secs: u64,
-    completed_keep_max: u64,
-    #[serde(default)]
-    finishes: bool,
+    #[serde(flatten)]
+    config: OutpostConfig,
+}
+
+/// A duration as whole seconds.
+mod secs {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::time::Duration;
+
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(duration.as_secs())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_secs)
+    }
 }
 
 impl FromStr for SpoolDurability {

@@ -6,7 +6,7 @@
 //!
 //! All files are for this user alone: files are 0600, directories 0700. Existing ones keep their permissions.
 //!
-//! [`Steps`] is called before each change, so that tests can end a process at every one of them.
+//! [`FileHook`] is called before each change, so that tests can end a process at every one of them.
 
 use leasehold_core::{Error, Kind, Result};
 use leasehold_store::{Host, HostExt};
@@ -20,16 +20,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Hook that is called before every change of a file.
-pub trait Steps: fmt::Debug + Send + Sync + 'static {
+pub trait FileHook: fmt::Debug + Send + Sync + 'static {
     /// Called before a change; an error makes it fail.
     fn step(&self, what: &'static str) -> io::Result<()>;
 }
 
 /// Hook that does nothing.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Unwatched;
+pub(crate) struct NoFileHook;
 
-impl Steps for Unwatched {
+impl FileHook for NoFileHook {
     fn step(&self, _: &'static str) -> io::Result<()> {
         Ok(())
     }
@@ -37,7 +37,7 @@ impl Steps for Unwatched {
 
 /// Durability of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lasting {
+pub(crate) enum Durable {
     /// It must survive a power cut.
     Yes,
     /// It need not: it would be void after one anyway, or can be made again.
@@ -47,7 +47,7 @@ pub(crate) enum Lasting {
 /// File operations of a spool.
 #[derive(Debug, Clone)]
 pub(crate) struct Disk {
-    pub(crate) steps: Arc<dyn Steps>,
+    pub(crate) file_hook: Arc<dyn FileHook>,
     tmp: PathBuf,
     host: Arc<dyn Host>,
 }
@@ -63,50 +63,50 @@ pub(crate) struct SpoolTemp {
 
 impl Disk {
     pub(crate) fn new(tmp: PathBuf, host: Arc<dyn Host>) -> Self {
-        Self { steps: Arc::new(Unwatched), tmp, host }
+        Self { file_hook: Arc::new(NoFileHook), tmp, host }
     }
 
     /// Writes a file atomically, replacing an existing one.
-    pub(crate) fn replace(&self, to: &Path, body: &[u8], lasting: Lasting) -> Result<()> {
-        let mut temp = self.written(body, lasting)?;
+    pub(crate) fn replace(&self, to: &Path, body: &[u8], durable: Durable) -> Result<()> {
+        let mut temp = self.temp_file(body, durable)?;
         self.step("rename", to)?;
-        fs::rename(&temp.path, to).map_err(|error| failed("write", to, error))?;
+        fs::rename(&temp.path, to).map_err(|error| io_error("write", to, error))?;
         temp.is_moved = true;
-        self.sync_parent(to, lasting)
+        self.sync_parent(to, durable)
     }
 
     /// Creates a file atomically; false if there is one.
-    pub(crate) fn add(&self, to: &Path, body: &[u8], lasting: Lasting) -> Result<bool> {
-        let mut temp = self.written(body, lasting)?;
+    pub(crate) fn create(&self, to: &Path, body: &[u8], durable: Durable) -> Result<bool> {
+        let mut temp = self.temp_file(body, durable)?;
         self.step("link", to)?;
         let is_new = match fs::hard_link(&temp.path, to) {
             Ok(()) => true,
             Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
-            Err(error) => return Err(failed("write", to, error)),
+            Err(error) => return Err(io_error("write", to, error)),
         };
         self.step("unlink", &temp.path)?;
-        fs::remove_file(&temp.path).map_err(|error| failed("remove", &temp.path, error))?;
+        fs::remove_file(&temp.path).map_err(|error| io_error("remove", &temp.path, error))?;
         temp.is_moved = true;
         if is_new {
-            self.sync_parent(to, lasting)?;
+            self.sync_parent(to, durable)?;
         }
         Ok(is_new)
     }
 
     /// Creates a directory in `tmp/` with these files in it.
-    pub(crate) fn directory(&self, files: &[(&str, Vec<u8>)]) -> Result<SpoolTemp> {
+    pub(crate) fn temp_directory(&self, files: &[(&str, Vec<u8>)]) -> Result<SpoolTemp> {
         let temp = self.temp(|path| {
-            self.steps.step("mkdir")?;
+            self.file_hook.step("mkdir")?;
             fs::DirBuilder::new().mode(0o700).create(path)?;
             File::open(path)
         })?;
         for (name, body) in files {
             let path = temp.path.join(name);
-            let created = self.steps.step("create").and_then(|()| create_new(&path));
-            let file = created.map_err(|error| failed("write", &path, error))?;
-            self.fill(&path, file, body, Lasting::Yes)?;
+            let created = self.file_hook.step("create").and_then(|()| create_new(&path));
+            let file = created.map_err(|error| io_error("write", &path, error))?;
+            self.write_file(&path, file, body, Durable::Yes)?;
         }
-        self.sync(&temp.path, Lasting::Yes)?;
+        self.sync(&temp.path, Durable::Yes)?;
         Ok(temp)
     }
 
@@ -115,38 +115,38 @@ impl Disk {
         self.step("rename", to)?;
         match fs::rename(&temp.path, to) {
             Ok(()) => temp.is_moved = true,
-            Err(error) if is_taken(&error) => return Ok(None),
-            Err(error) => return Err(failed("write", to, error)),
+            Err(error) if is_occupied(&error) => return Ok(None),
+            Err(error) => return Err(io_error("write", to, error)),
         }
-        self.sync_parent(to, Lasting::Yes)?;
-        let lock = temp.file.try_clone().map_err(|error| failed("lock", to, error))?;
+        self.sync_parent(to, Durable::Yes)?;
+        let lock = temp.file.try_clone().map_err(|error| io_error("lock", to, error))?;
         Ok(Some(lock))
     }
 
     /// Removes a directory that the caller has locked, atomically.
-    pub(crate) fn take_away(&self, directory: &Path) -> Result<()> {
+    pub(crate) fn remove_directory(&self, directory: &Path) -> Result<()> {
         let to = self.tmp.join(self.name());
         self.step("rename", directory)?;
-        fs::rename(directory, &to).map_err(|error| failed("remove", directory, error))?;
-        self.sync_parent(directory, Lasting::Yes)?;
+        fs::rename(directory, &to).map_err(|error| io_error("remove", directory, error))?;
+        self.sync_parent(directory, Durable::Yes)?;
         self.empty(&to)
     }
 
     /// Removes a file; false if there is none.
-    pub(crate) fn remove(&self, path: &Path, lasting: Lasting) -> Result<bool> {
+    pub(crate) fn remove(&self, path: &Path, durable: Durable) -> Result<bool> {
         self.step("unlink", path)?;
         match fs::remove_file(path) {
-            Ok(()) => self.sync_parent(path, lasting).map(|()| true),
+            Ok(()) => self.sync_parent(path, durable).map(|()| true),
             Err(error) if is_missing(&error) => Ok(false),
-            Err(error) => Err(failed("remove", path, error)),
+            Err(error) => Err(io_error("remove", path, error)),
         }
     }
 
     /// Moves a file to a path where there is none.
     pub(crate) fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         self.step("rename", to)?;
-        fs::rename(from, to).map_err(|error| failed("move", from, error))?;
-        self.sync_parent(to, Lasting::Yes)
+        fs::rename(from, to).map_err(|error| io_error("move", from, error))?;
+        self.sync_parent(to, Durable::Yes)
     }
 
     /// Overwrites the first bytes of a file, not atomically.
@@ -156,34 +156,33 @@ impl Disk {
         let opened = options.write(true).create(true).truncate(false).mode(0o600).open(path);
         let written =
             opened.and_then(|file| std::os::unix::fs::FileExt::write_all_at(&file, text.as_bytes(), 0));
-        written.map_err(|error| failed("write", path, error))
+        written.map_err(|error| io_error("write", path, error))
     }
 
     /// Creates a directory of a spool.
-    pub(crate) fn make(&self, directory: &Path) -> Result<()> {
+    pub(crate) fn create_directory(&self, directory: &Path) -> Result<()> {
         if directory.is_dir() {
             return Ok(());
         }
         self.step("mkdir", directory)?;
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
-        made.map_err(|error| failed("create", directory, error))?;
-        self.sync_parent(directory, Lasting::Yes)
+        made.map_err(|error| io_error("create", directory, error))?;
+        self.sync_parent(directory, Durable::Yes)
     }
 
     /// Removes files in `tmp/` of processes that have died.
-    pub(crate) fn sweep(&self) -> Result<u64> {
+    pub(crate) fn sweep_tmp(&self) -> Result<u64> {
         let mut swept = 0;
         for name in names(&self.tmp)? {
             let path = self.tmp.join(name);
             let Ok(file) = File::open(&path) else { continue };
-            let is_ours = try_locked(&file).and_then(|is_locked| Ok(is_locked && is_still_at(&file, &path)?));
-            if !is_ours.map_err(|error| failed("lock", &path, error))? {
+            if !try_flock_at(&file, &path).map_err(|error| io_error("lock", &path, error))? {
                 continue;
             }
             if path.is_dir() {
                 self.empty(&path)?;
             } else {
-                self.remove(&path, Lasting::No)?;
+                self.remove(&path, Durable::No)?;
             }
             swept += 1;
         }
@@ -192,26 +191,28 @@ impl Disk {
 
     fn empty(&self, directory: &Path) -> Result<()> {
         for name in names(directory)? {
-            self.remove(&directory.join(name), Lasting::No)?;
+            self.remove(&directory.join(name), Durable::No)?;
         }
         self.step("rmdir", directory)?;
-        fs::remove_dir(directory).map_err(|error| failed("remove", directory, error))
+        fs::remove_dir(directory).map_err(|error| io_error("remove", directory, error))
     }
 
-    fn written(&self, body: &[u8], lasting: Lasting) -> Result<SpoolTemp> {
+    /// Writes a file in `tmp/`.
+    fn temp_file(&self, body: &[u8], durable: Durable) -> Result<SpoolTemp> {
         let temp = self.temp(|path| {
-            self.steps.step("create")?;
+            self.file_hook.step("create")?;
             create_new(path)
         })?;
-        let file = temp.file.try_clone().map_err(|error| failed("write", &temp.path, error))?;
-        self.fill(&temp.path, file, body, lasting)?;
+        let file = temp.file.try_clone().map_err(|error| io_error("write", &temp.path, error))?;
+        self.write_file(&temp.path, file, body, durable)?;
         Ok(temp)
     }
 
-    fn fill(&self, path: &Path, mut file: File, body: &[u8], lasting: Lasting) -> Result<()> {
+    /// Writes an open file, and syncs it if it must be durable.
+    fn write_file(&self, path: &Path, mut file: File, body: &[u8], durable: Durable) -> Result<()> {
         self.step("write", path)?;
-        file.write_all(body).map_err(|error| failed("write", path, error))?;
-        self.sync_open(path, &file, lasting)
+        file.write_all(body).map_err(|error| io_error("write", path, error))?;
+        self.sync_open(path, &file, durable)
     }
 
     /// Creates and locks a file or directory in `tmp/`. Retries if another process has swept it before it was locked.
@@ -221,10 +222,9 @@ impl Disk {
             let file = match make(&path) {
                 Ok(file) => file,
                 Err(error) if self.is_swept(&error) => continue,
-                Err(error) => return Err(failed("write", &path, error)),
+                Err(error) => return Err(io_error("write", &path, error)),
             };
-            let is_ours = try_locked(&file).and_then(|is_locked| Ok(is_locked && is_still_at(&file, &path)?));
-            if is_ours.map_err(|error| failed("lock", &path, error))? {
+            if try_flock_at(&file, &path).map_err(|error| io_error("lock", &path, error))? {
                 return Ok(SpoolTemp { path, file, is_moved: false });
             }
         }
@@ -244,28 +244,28 @@ impl Disk {
         format!("{:032x}", self.host.random_bits())
     }
 
-    fn sync_parent(&self, path: &Path, lasting: Lasting) -> Result<()> {
-        path.parent().map_or(Ok(()), |parent| self.sync(parent, lasting))
+    fn sync_parent(&self, path: &Path, durable: Durable) -> Result<()> {
+        path.parent().map_or(Ok(()), |parent| self.sync(parent, durable))
     }
 
-    fn sync(&self, directory: &Path, lasting: Lasting) -> Result<()> {
-        if lasting == Lasting::No {
+    fn sync(&self, directory: &Path, durable: Durable) -> Result<()> {
+        if durable == Durable::No {
             return Ok(());
         }
-        let opened = File::open(directory).map_err(|error| failed("open", directory, error))?;
-        self.sync_open(directory, &opened, lasting)
+        let opened = File::open(directory).map_err(|error| io_error("open", directory, error))?;
+        self.sync_open(directory, &opened, durable)
     }
 
-    fn sync_open(&self, path: &Path, file: &File, lasting: Lasting) -> Result<()> {
-        if lasting == Lasting::No {
+    fn sync_open(&self, path: &Path, file: &File, durable: Durable) -> Result<()> {
+        if durable == Durable::No {
             return Ok(());
         }
         self.step("sync", path)?;
-        file.sync_all().map_err(|error| failed("sync", path, error))
+        file.sync_all().map_err(|error| io_error("sync", path, error))
     }
 
     fn step(&self, what: &'static str, path: &Path) -> Result<()> {
-        self.steps.step(what).map_err(|error| failed(what, path, error))
+        self.file_hook.step(what).map_err(|error| io_error(what, path, error))
     }
 }
 
@@ -284,7 +284,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Ok(body) => Ok(Some(body)),
         Err(error) if is_missing(&error) => Ok(None),
-        Err(error) => Err(failed("read", path, error)),
+        Err(error) => Err(io_error("read", path, error)),
     }
 }
 
@@ -296,7 +296,7 @@ pub(crate) fn names(directory: &Path) -> Result<Vec<String>> {
     match read() {
         Err(error) if is_missing(&error) => Ok(Vec::new()),
         read => {
-            let mut names = read.map_err(|error| failed("list", directory, error))?;
+            let mut names = read.map_err(|error| io_error("list", directory, error))?;
             names.sort_unstable();
             Ok(names)
         }
@@ -304,13 +304,25 @@ pub(crate) fn names(directory: &Path) -> Result<Vec<String>> {
 }
 
 /// Opens a directory and waits for its lock; `None` if the directory is missing.
-pub(crate) fn locked(directory: &Path) -> Result<Option<File>> {
+pub(crate) fn lock(directory: &Path) -> Result<Option<File>> {
+    lock_directory(directory, true)
+}
+
+/// Opens a directory and locks it without waiting; `None` if it is missing or another process holds the lock.
+pub(crate) fn try_lock(directory: &Path) -> Result<Option<File>> {
+    lock_directory(directory, false)
+}
+
+fn lock_directory(directory: &Path, waits: bool) -> Result<Option<File>> {
     let lock = || -> io::Result<Option<File>> {
         loop {
             let file = match File::open(directory) {
                 Err(error) if is_missing(&error) => return Ok(None),
                 opened => opened?,
             };
+            if !waits {
+                return Ok(try_flock_at(&file, directory)?.then_some(file));
+            }
             match flock(&file, FlockOperation::LockExclusive) {
                 Err(Errno::INTR) => continue,
                 locked => locked?,
@@ -321,29 +333,17 @@ pub(crate) fn locked(directory: &Path) -> Result<Option<File>> {
             }
         }
     };
-    lock().map_err(|error| failed("lock", directory, error))
-}
-
-/// Opens a directory and locks it without waiting; `None` if it is missing or another process holds the lock.
-pub(crate) fn locked_at_once(directory: &Path) -> Result<Option<File>> {
-    let lock = || -> io::Result<Option<File>> {
-        let file = match File::open(directory) {
-            Err(error) if is_missing(&error) => return Ok(None),
-            opened => opened?,
-        };
-        let is_ours = try_locked(&file)? && is_still_at(&file, directory)?;
-        Ok(is_ours.then_some(file))
-    };
-    lock().map_err(|error| failed("lock", directory, error))
+    lock().map_err(|error| io_error("lock", directory, error))
 }
 
 fn create_new(path: &Path) -> io::Result<File> {
     File::options().write(true).create_new(true).mode(0o600).open(path)
 }
 
-fn try_locked(file: &File) -> io::Result<bool> {
+/// Locks the open file; false if another process holds the lock, or if it is no longer the one at this path.
+fn try_flock_at(file: &File, path: &Path) -> io::Result<bool> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(true),
+        Ok(()) => is_still_at(file, path),
         Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
     }
@@ -362,12 +362,12 @@ fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-fn is_taken(error: &io::Error) -> bool {
+fn is_occupied(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty | ErrorKind::NotADirectory)
 }
 
 /// Error for a file system call that failed.
-pub(crate) fn failed(what: &str, path: &Path, error: io::Error) -> Error {
+pub(crate) fn io_error(what: &str, path: &Path, error: io::Error) -> Error {
     let path = path.display();
     let kind = match error.kind() {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Kind::Denied,

@@ -5,27 +5,27 @@
 //! | [`disk`] | every change of a file, one system call at a time |
 //! | [`clock`] | the node's time, and the bucket's time as last received |
 //! | [`config`] | settings of a queue that all processes of a node share |
-//! | [`spool`] | the queue on disk: submit, claim, settle, recover |
-//! | [`any_queue`] | one interface for a queue in a bucket and for an outpost |
+//! | [`spool`] | the queue on disk: submit, claim, settle, recover; a layout of [`Queue`](leasehold_queue::Queue) |
+//! | [`queue_type`] | the setting that selects a bucket or an outpost |
 //! | [`supervisor`] | syncs the spool with the bucket |
 //! | [`work`] | worker on a spool, with the same handlers as over a bucket |
 //!
 //! Local processes use only the spool, and need no credentials for it.
 
-pub mod any_queue;
 pub mod clock;
 pub mod config;
 pub mod disk;
+pub mod queue_type;
 pub mod spool;
 pub mod supervisor;
 pub mod work;
 
-pub use any_queue::{AnyQueue, QueueType};
 pub use clock::NodeClock;
 pub use config::{OutpostConfig, SpoolDurability};
-pub use disk::Steps;
+pub use disk::FileHook;
+pub use queue_type::QueueType;
 pub use spool::{
-    Beat, Checkout, Copy, HeldTask, Mirrored, NodeLocation, OutboxSignal, Recovered, Spool, SpoolCounts,
-    Whereabouts,
+    Checkout, HeldTask, LeaseStatus, LocalTask, LocatedTask, Mirrored, NodeLocation, OutboxSignal, Recovered,
+    Spool, SpoolCounts,
 };
 pub use supervisor::{Connect, Supervisor, SupervisorOptions, Synced};

@@ -5,7 +5,7 @@
 //! pending/<id>/task.json    a pending or running task: its record, with a note of the node
 //! pending/<id>/lease.json   the lease of its holder
 //! pending/<id>/change.json  a change in progress
-//! pending/<id>/torn.json    time since which the lease cannot be read
+//! pending/<id>/torn.json    time since which the lease is corrupt
 //! completed/<id>.json       a completed task
 //! failed/<id>.json          a task that has failed, was cancelled, or is corrupt
 //! outbox/<seq>.json         an operation that was not sent to the bucket yet
@@ -16,7 +16,7 @@
 //! ```
 //!
 //! Every change of a task is made under a lock on its directory. It is first written as a whole (`change.json`), which is
-//! the moment in which it takes effect; then it is carried out. A process that gets the lock and finds an unfinished change
+//! the moment in which it takes effect; then it is executed. A process that gets the lock and finds an unfinished change
 //! finishes it first, so that a process can be killed at any system call.
 //!
 //! | module | contents |
@@ -25,29 +25,31 @@
 //! | `claim` | claims a task that is free or whose lease has expired |
 //! | `copies` | copies of the bucket's tasks, for the supervisor |
 //! | `folder` | a task's directory under its lock |
-//! | `kept` | a record with the note of the node |
+//! | `layout` | a spool as the layout of a queue |
 //! | `outbox` | operations to send, in order |
 //! | `poll` | finds tasks that are due |
+//! | `record` | a record with the note of the node |
 //! | `recover` | repairs after the death of other processes |
 //! | `settle` | ends the claim on a task |
 //! | `submit` | submit, get, cancel and retry |
 //! | `trim` | removes old completed tasks |
 //! | `subscriptions` | task types that the workers of this node handle |
-//! | `watch` | counts, conflicts and check-outs |
+//! | `status` | counts, conflicts and check-outs |
 
 mod change;
 mod claim;
 mod copies;
 mod folder;
-mod kept;
+mod layout;
 mod outbox;
 mod poll;
+mod record;
 mod recover;
 mod settle;
+mod status;
 mod submit;
 mod subscriptions;
 mod trim;
-mod watch;
 
 use leasehold_core::outpost::{Campaign, DiskLease, NodeNow, SpoolFile};
 use leasehold_core::{
@@ -60,14 +62,14 @@ use std::sync::{Arc, Mutex};
 
 use crate::clock::NodeClock;
 use crate::config::{OutpostConfig, SpoolDurability};
-use crate::disk::{self, Disk, Lasting, Steps};
+use crate::disk::{self, Disk, Durable, FileHook};
 
 pub use copies::Mirrored;
 pub use recover::Recovered;
-pub use submit::{NodeLocation, Whereabouts};
-pub(crate) use subscriptions::SAID_EVERY;
-pub use subscriptions::Wants;
-pub use watch::{OutboxSignal, SpoolCounts};
+pub use status::{OutboxSignal, SpoolCounts};
+pub use submit::{LocatedTask, NodeLocation};
+pub(crate) use subscriptions::SUBSCRIPTION_RENEWAL;
+pub use subscriptions::Subscriptions;
 
 /// Queue of one node. Clones are the same queue.
 #[derive(Debug, Clone)]
@@ -80,7 +82,7 @@ pub struct Spool {
     clock: NodeClock,
     disk: Disk,
     outbox_index: Arc<Mutex<outbox::OutboxIndex>>,
-    seen: Arc<Mutex<poll::RecordCache>>,
+    record_cache: Arc<Mutex<poll::RecordCache>>,
 }
 
 /// A task that a worker holds.
@@ -92,9 +94,9 @@ pub struct HeldTask {
     pub lease: DiskLease,
 }
 
-/// Result of a heartbeat.
+/// Status of a lease, as read by a heartbeat or a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Beat {
+pub struct LeaseStatus {
     /// True if the task was cancelled.
     pub cancelled: bool,
     /// True if the bucket has confirmed the claim.
@@ -117,7 +119,7 @@ pub struct Checkout {
 
 /// A pending or running task on this node.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Copy {
+pub struct LocalTask {
     /// Task, as pending, also while a worker of this node holds it.
     pub task: Task,
     /// Lease of its holder on this node.
@@ -135,12 +137,12 @@ impl Spool {
     pub fn create(data: &Path, of: &Campaign, config: OutpostConfig, host: Arc<dyn Host>) -> Result<Self> {
         let spool = Self::at(data, of, config, host)?;
         for folder in
-            ["", "tmp", "pending", "completed", "failed", "outbox", "conflicts", subscriptions::WANTS]
+            ["", "tmp", "pending", "completed", "failed", "outbox", "conflicts", subscriptions::FOLDER]
         {
-            spool.disk.make(&spool.root.join(folder))?;
+            spool.disk.create_directory(&spool.root.join(folder))?;
         }
         let path = spool.root.join(CONFIG);
-        let is_there = path.exists() || !spool.disk.add(&path, &spool.config.to_json(), Lasting::Yes)?;
+        let is_there = path.exists() || !spool.disk.create(&path, &spool.config.to_json(), Durable::Yes)?;
         if is_there {
             let there = disk::read(&path)?.unwrap_or_default();
             let there = OutpostConfig::from_json(&path, &there)?;
@@ -163,7 +165,7 @@ impl Spool {
                 "there is no outpost of {of} in {}; run `leasehold outpost init`",
                 data.display()
             ))
-            .about(leasehold_core::Reason::Missing)
+            .with_reason(leasehold_core::Reason::Missing)
         })?;
         Self::create(data, of, OutpostConfig::from_json(&path, &body)?, host)
     }
@@ -179,14 +181,14 @@ impl Spool {
             config: Arc::new(config),
             host,
             outbox_index: Arc::default(),
-            seen: Arc::default(),
+            record_cache: Arc::default(),
         })
     }
 
-    /// Calls `steps` before every change of a file.
+    /// Calls `file_hook` before every change of a file.
     #[must_use]
-    pub fn with_steps(mut self, steps: Arc<dyn Steps>) -> Self {
-        self.disk.steps = steps;
+    pub fn with_file_hook(mut self, file_hook: Arc<dyn FileHook>) -> Self {
+        self.disk.file_hook = file_hook;
         self
     }
 
@@ -228,8 +230,8 @@ impl Spool {
     }
 
     /// Records the bucket's time, for all processes of the node.
-    pub fn learn_time(&self, now: Now) -> Result<()> {
-        self.clock.learn(now, &self.disk)
+    pub fn record_bucket_time(&self, now: Now) -> Result<()> {
+        self.clock.record(now, &self.disk)
     }
 
     fn path(&self, file: &SpoolFile) -> PathBuf {
@@ -241,9 +243,9 @@ impl Spool {
     }
 
     /// Actor, time and random number of a transition.
-    fn act(&self, now: &NodeNow) -> StepContext {
+    fn step_context(&self, now: &NodeNow) -> StepContext {
         let by = self.config.node_id.to_string();
-        StepContext { by, now: now.present(), write_id: self.random_name(), chance: self.host.random() }
+        StepContext { by, now: now.present(), write_id: self.random_name(), random: self.host.random() }
     }
 
     fn random_name(&self) -> HexName {
@@ -251,10 +253,10 @@ impl Spool {
     }
 
     /// Durability of leases, which are void after a power cut.
-    fn lease_lasting(&self) -> Lasting {
+    fn lease_durability(&self) -> Durable {
         match self.config.durability {
-            SpoolDurability::Full => Lasting::Yes,
-            SpoolDurability::Light => Lasting::No,
+            SpoolDurability::Full => Durable::Yes,
+            SpoolDurability::Light => Durable::No,
         }
     }
 }
@@ -268,6 +270,6 @@ fn lost(id: &TaskId) -> Error {
 fn refused(id: &TaskId, why: &Rejected) -> Error {
     match why {
         Rejected::Lost => lost(id),
-        why => Error::invalid(format!("task {id}: {why}")).about(leasehold_core::Reason::Conflict),
+        why => Error::invalid(format!("task {id}: {why}")).with_reason(leasehold_core::Reason::Conflict),
     }
 }

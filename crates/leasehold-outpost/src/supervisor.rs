@@ -1,9 +1,9 @@
 //! Supervisor of a node: syncs its spool with the bucket.
 //!
 //! ```text
-//!   spool ── outbox, in order for each task ──▶ up ── one put on condition each ──▶ bucket
-//!         ◀── confirmed, revoked, mirrored ─── down ◀── tasks that are free, or whose lease expired ──
-//!                                              hold ── renewals of running tasks ──▶
+//!   spool ── outbox, in order for each task ──▶ push ── one conditional put each ──▶ bucket
+//!         ◀── confirmed, revoked, mirrored ─── pull ◀── tasks that are free, or whose lease expired ──
+//!                                              renew ── renewals of running tasks ──▶
 //! ```
 //!
 //! A cycle runs once per minute, and at once when there is something to send. While the bucket is unreachable the supervisor
@@ -15,26 +15,26 @@
 
 use futures::future::{BoxFuture, Either, select};
 use leasehold_core::limits::DISK_LEASE_STALE;
-use leasehold_core::outpost::{Consistency, Op, Why};
+use leasehold_core::outpost::{Consistency, Op, SyncRefusal};
 use leasehold_core::{Kind, Result, TaskId};
-use leasehold_queue::{Queue, TaskSnapshot};
-use leasehold_store::host::Instant;
-use leasehold_store::{Host, HostExt};
+use leasehold_queue::{ObjectQueue, TaskSnapshot};
+use leasehold_store::host::{Instant, lock};
+use leasehold_store::{Host, Purpose};
 use leasehold_worker::{Shutdown, Stage};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::spool::Spool;
 use prefetch::PrefetchState;
 
 mod checkout;
-mod down;
-mod hold;
 mod prefetch;
+mod pull;
+mod push;
+mod renew;
 mod sync_step;
-mod up;
 
 /// Options of a supervisor.
 #[derive(Debug, Clone)]
@@ -44,13 +44,13 @@ pub struct SupervisorOptions {
     /// Delay before operations are sent; claims, for which a worker waits, are sent at once.
     pub debounce: Duration,
     /// Pause between two scans of the outbox, which each list a directory.
-    pub look_every: Duration,
+    pub outbox_interval: Duration,
     /// Number of free tasks of each type to keep here for workers of this node.
     pub window: usize,
     /// Duration of a claim of this node in the bucket without a renewal.
     pub lease: Duration,
-    /// Time between two full scans, whatever the bell says.
-    pub full_pass: Duration,
+    /// Time between two full scans of the index, which do not depend on the bell.
+    pub full_scan_interval: Duration,
 }
 
 impl Default for SupervisorOptions {
@@ -58,10 +58,10 @@ impl Default for SupervisorOptions {
         Self {
             cycle: Duration::from_mins(1),
             debounce: Duration::from_secs(1),
-            look_every: Duration::from_millis(100),
+            outbox_interval: Duration::from_millis(100),
             window: 32,
             lease: DISK_LEASE_STALE,
-            full_pass: Duration::from_hours(1),
+            full_scan_interval: Duration::from_hours(1),
         }
     }
 }
@@ -101,7 +101,7 @@ impl Synced {
 }
 
 /// Connects to the bucket; called again after every failure.
-pub type Connect = Arc<dyn Fn() -> BoxFuture<'static, Result<Queue>> + Send + Sync>;
+pub type Connect = Arc<dyn Fn() -> BoxFuture<'static, Result<ObjectQueue>> + Send + Sync>;
 
 /// Syncs a spool with the bucket.
 pub struct Supervisor {
@@ -109,11 +109,11 @@ pub struct Supervisor {
     connect: Connect,
     options: SupervisorOptions,
     link: Option<Arc<BucketLink>>,
-    walk: Arc<tokio::sync::Mutex<PrefetchState>>,
+    prefetch: Arc<tokio::sync::Mutex<PrefetchState>>,
     /// True once the bucket was reached: later errors are retried.
     has_connected: bool,
     /// Time of the last successful cycle.
-    came_round: Option<Instant>,
+    last_cycle_at: Option<Instant>,
 }
 
 impl fmt::Debug for Supervisor {
@@ -124,38 +124,38 @@ impl fmt::Debug for Supervisor {
 
 /// Connection to the bucket.
 pub(crate) struct BucketLink {
-    pub(crate) queue: Queue,
+    pub(crate) queue: ObjectQueue,
     /// Tasks as last read or written: their next change needs no get.
-    seen: Mutex<HashMap<TaskId, TaskSnapshot>>,
-    pub(crate) walk: Arc<tokio::sync::Mutex<PrefetchState>>,
+    snapshots: Mutex<HashMap<TaskId, TaskSnapshot>>,
+    pub(crate) prefetch: Arc<tokio::sync::Mutex<PrefetchState>>,
     /// Operations that could not be sent: they are retried in the next cycle.
-    later: Mutex<HashSet<u64>>,
+    deferred: Mutex<HashSet<u64>>,
 }
 
 impl BucketLink {
-    fn new(queue: Queue, walk: Arc<tokio::sync::Mutex<PrefetchState>>) -> Self {
-        Self { queue, seen: Mutex::default(), walk, later: Mutex::default() }
+    fn new(queue: ObjectQueue, prefetch: Arc<tokio::sync::Mutex<PrefetchState>>) -> Self {
+        Self { queue, snapshots: Mutex::default(), prefetch, deferred: Mutex::default() }
     }
 
-    /// Operations that are not retried before the next cycle.
-    pub(crate) fn later(&self) -> MutexGuard<'_, HashSet<u64>> {
-        self.later.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Reads a task; none if it does not exist, or is corrupt and left for an operator.
+    pub(crate) async fn load_valid(&self, id: &TaskId) -> Result<Option<TaskSnapshot>> {
+        match self.queue.load(Purpose::Sync, id).await {
+            Err(error) if error.kind() == Kind::Corrupt => Ok(None),
+            loaded => loaded,
+        }
     }
 
-    pub(crate) fn remember(&self, seen: &TaskSnapshot) {
-        self.seen().insert(seen.task().id, seen.clone());
+    pub(crate) fn cache_snapshot(&self, snapshot: &TaskSnapshot) {
+        lock(&self.snapshots).insert(snapshot.task().id, snapshot.clone());
     }
 
-    pub(crate) fn recall(&self, id: &TaskId) -> Option<TaskSnapshot> {
-        self.seen().get(id).cloned()
+    pub(crate) fn cached_snapshot(&self, id: &TaskId) -> Option<TaskSnapshot> {
+        lock(&self.snapshots).get(id).cloned()
     }
 
-    pub(crate) fn forget(&self, id: &TaskId) {
-        self.seen().remove(id);
-    }
-
-    fn seen(&self) -> MutexGuard<'_, HashMap<TaskId, TaskSnapshot>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Removes a task from the cache: its next change reads it first.
+    pub(crate) fn evict(&self, id: &TaskId) {
+        lock(&self.snapshots).remove(id);
     }
 }
 
@@ -163,8 +163,8 @@ impl Supervisor {
     /// Creates a supervisor for a spool; `connect` opens its queue in the bucket.
     #[must_use]
     pub fn new(spool: Spool, connect: Connect, options: SupervisorOptions) -> Self {
-        let (link, walk) = (None, Arc::default());
-        Self { spool, connect, options, link, walk, has_connected: false, came_round: None }
+        let (link, prefetch) = (None, Arc::default());
+        Self { spool, connect, options, link, prefetch, has_connected: false, last_cycle_at: None }
     }
 
     /// Runs until shutdown, with a last sync then.
@@ -172,7 +172,7 @@ impl Supervisor {
         let mut all = Synced::default();
         let mut was_down = false;
         loop {
-            match self.turn().await {
+            match self.sync_due().await {
                 Ok(synced) => {
                     all.add(synced);
                     if std::mem::take(&mut was_down) {
@@ -195,62 +195,62 @@ impl Supervisor {
                 }
                 Err(error) => return Err(error),
             }
-            if shutdown.stage() != Stage::Go {
+            if shutdown.stage() != Stage::Running {
                 return Ok(all);
             }
-            self.rest(was_down, &shutdown).await;
+            self.wait_for_work(was_down, &shutdown).await;
         }
     }
 
-    /// Runs one full cycle: up, hold, down.
+    /// Runs one full cycle: push, renew, pull.
     pub async fn sync(&mut self) -> Result<Synced> {
-        self.came_round = None;
-        self.turn().await
+        self.last_cycle_at = None;
+        self.sync_due().await
     }
 
     /// Does the work that is due: the outbox, and a full sync once per cycle.
-    async fn turn(&mut self) -> Result<Synced> {
+    async fn sync_due(&mut self) -> Result<Synced> {
         let link = self.link().await?;
-        let _alone = self.alone().await?;
-        self.learn_time(&link).await?;
+        let _lock = self.lock().await?;
+        self.record_bucket_time(&link).await?;
         let now = self.host().instant();
-        let is_round = self.came_round.is_none_or(|at| now.since(at) >= self.options.cycle);
-        if is_round {
-            link.later().clear();
+        let is_full_cycle = self.last_cycle_at.is_none_or(|at| now.since(at) >= self.options.cycle);
+        if is_full_cycle {
+            lock(&link.deferred).clear();
         }
-        let mut all = self.up(&link).await?;
-        if is_round {
-            all.add(self.hold(&link).await?);
-            all.add(self.down(&link).await?);
-            self.on_disk(|spool| spool.trim().and_then(|_| spool.recover())).await?;
-            self.came_round = Some(now);
-        } else if self.is_short(&link).await? {
-            all.add(self.down(&link).await?);
+        let mut all = self.push(&link).await?;
+        if is_full_cycle {
+            all.add(self.renew(&link).await?);
+            all.add(self.pull(&link).await?);
+            self.spool.on_disk(|spool| spool.trim().and_then(|_| spool.recover())).await?;
+            self.last_cycle_at = Some(now);
+        } else if self.is_running_short(&link).await? {
+            all.add(self.pull(&link).await?);
         }
-        self.learn_time(&link).await?;
+        self.record_bucket_time(&link).await?;
         Ok(all)
     }
 
     /// Records the bucket's time. A full disk does not stop the sync: sending operations frees space.
-    pub(crate) async fn learn_time(&self, link: &BucketLink) -> Result<()> {
+    pub(crate) async fn record_bucket_time(&self, link: &BucketLink) -> Result<()> {
         let now = link.queue.now()?;
-        if let Err(error) = self.on_disk(move |spool| spool.learn_time(now)).await {
+        if let Err(error) = self.spool.on_disk(move |spool| spool.record_bucket_time(now)).await {
             tracing::warn!(%error, "failed to record the bucket's time");
         }
         Ok(())
     }
 
     /// Waits until there is something to send, or the cycle is over.
-    async fn rest(&self, is_down: bool, shutdown: &Shutdown) {
+    async fn wait_for_work(&self, is_down: bool, shutdown: &Shutdown) {
         let (host, since) = (self.host().clone(), self.host().instant());
-        let mut has_news_since = None;
+        let mut unsent_since = None;
         loop {
-            let asleep = host.sleep(self.options.look_every);
+            let asleep = host.sleep(self.options.outbox_interval);
             if let Either::Right(_) = select(asleep, Box::pin(shutdown.reached(Stage::Drain))).await {
                 return;
             }
             let now = host.instant();
-            let from = self.came_round.filter(|_| !is_down).unwrap_or(since);
+            let from = self.last_cycle_at.filter(|_| !is_down).unwrap_or(since);
             if now.since(from) >= self.options.cycle {
                 return;
             }
@@ -258,19 +258,19 @@ impl Supervisor {
             if is_down {
                 continue;
             }
-            let later = self.link.as_ref().map(|link| link.later().clone()).unwrap_or_default();
-            match self.on_disk(move |spool| spool.news(&later)).await {
-                Ok(Some(news)) if news.is_urgent => return,
+            let deferred = self.link.as_ref().map(|link| lock(&link.deferred).clone()).unwrap_or_default();
+            match self.spool.on_disk(move |spool| spool.outbox_signal(&deferred)).await {
+                Ok(Some(signal)) if signal.is_urgent => return,
                 Ok(Some(_)) => {
-                    if now.since(*has_news_since.get_or_insert(now)) >= self.options.debounce {
+                    if now.since(*unsent_since.get_or_insert(now)) >= self.options.debounce {
                         return;
                     }
                 }
-                Ok(None) => has_news_since = None,
+                Ok(None) => unsent_since = None,
                 Err(error) => tracing::warn!(%error, "failed to read the outbox, retrying"),
             }
             if let Some(link) = &self.link
-                && matches!(self.is_short(link).await, Ok(true))
+                && matches!(self.is_running_short(link).await, Ok(true))
             {
                 return;
             }
@@ -282,22 +282,22 @@ impl Supervisor {
             return Ok(link.clone());
         }
         let queue = (self.connect)().await?.acting_as(self.spool.config().node_id.as_str());
-        self.walk.lock().await.begin_anew();
-        let link = Arc::new(BucketLink::new(queue, self.walk.clone()));
+        self.prefetch.lock().await.reset();
+        let link = Arc::new(BucketLink::new(queue, self.prefetch.clone()));
         self.link = Some(link.clone());
         self.has_connected = true;
         // Check-outs may have expired meanwhile, and other workers may hold tasks that run here.
-        self.came_round = None;
+        self.last_cycle_at = None;
         Ok(link)
     }
 
     /// Waits for the lock of the supervisor: `sync` and `checkout` may be called while another one runs.
-    async fn alone(&self) -> Result<std::fs::File> {
+    async fn lock(&self) -> Result<std::fs::File> {
         loop {
-            if let Some(lock) = self.on_disk(Spool::supervise).await? {
+            if let Some(lock) = self.spool.on_disk(Spool::try_lock_supervisor).await? {
                 return Ok(lock);
             }
-            self.host().sleep(self.options.look_every).await;
+            self.host().sleep(self.options.outbox_interval).await;
         }
     }
 
@@ -309,18 +309,9 @@ impl Supervisor {
         self.spool.config().consistency
     }
 
-    /// Works on the files, on a thread that may block.
-    pub(crate) async fn on_disk<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Spool) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let spool = self.spool.clone();
-        self.host().blocking(move || work(&spool)).await
-    }
-
     /// Logs an operation that the bucket rejected.
-    pub(crate) fn report(op: &Op, why: Why) {
-        let operation = op.deed.name();
+    pub(crate) fn report(op: &Op, why: SyncRefusal) {
+        let operation = op.kind.name();
         tracing::warn!(task = %op.task, operation, reason = %why, "operation rejected by the bucket");
     }
 }

@@ -2,17 +2,17 @@
 
 use futures::future::BoxFuture;
 use leasehold_core::{ArtifactId, Error, Name, Reason, Result, keys};
-use leasehold_store::mutant::{Rule, breaks};
+use leasehold_store::mutant::breaks;
 use leasehold_store::{Client, Host, HostExt, Purpose};
 use leasehold_worker::{ArtifactIo, ProgressFn, StagedFile};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::cache::{Begun, Cache, Cached};
+use crate::cache::{Cache, CacheEntry, Cached};
 use crate::fetch::{FetchEvent, FetchOptions, Fetched, Origin, Sources, fetch};
 use crate::manifest::{Manifest, ManifestRecord};
 use crate::peers::Peers;
-use crate::publish::{PublishOptions, Published, name_of, publish, publish_telling};
+use crate::publish::{PublishOptions, Published, artifact_id_of, publish, publish_with_progress};
 
 /// Artifacts of a store on a machine with a cache. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -20,8 +20,8 @@ pub struct ArtifactStore {
     client: Client,
     cache: Cache,
     peers: Option<Peers>,
-    fetching: FetchOptions,
-    publishing: PublishOptions,
+    fetch_options: FetchOptions,
+    publish_options: PublishOptions,
 }
 
 /// Callback for the events of a fetch.
@@ -31,8 +31,8 @@ impl ArtifactStore {
     /// Creates a handle that fetches from the store alone into this cache.
     #[must_use]
     pub fn new(client: Client, cache: Cache) -> Self {
-        let (fetching, publishing) = (FetchOptions::default(), PublishOptions::default());
-        Self { client, cache, peers: None, fetching, publishing }
+        let (fetch_options, publish_options) = (FetchOptions::default(), PublishOptions::default());
+        Self { client, cache, peers: None, fetch_options, publish_options }
     }
 
     /// Fetches from peers, too.
@@ -44,22 +44,22 @@ impl ArtifactStore {
 
     /// Sets the options of fetches.
     #[must_use]
-    pub fn fetching(mut self, options: FetchOptions) -> Self {
-        self.fetching = options;
+    pub fn with_fetch_options(mut self, options: FetchOptions) -> Self {
+        self.fetch_options = options;
         self
     }
 
     /// Sets the options for publishing results of tasks.
     #[must_use]
-    pub fn publishing(mut self, options: PublishOptions) -> Self {
-        self.publishing = options;
+    pub fn with_publish_options(mut self, options: PublishOptions) -> Self {
+        self.publish_options = options;
         self
     }
 
     /// Options for publishing results of tasks.
     #[must_use]
-    pub fn usual_publishing(&self) -> &PublishOptions {
-        &self.publishing
+    pub fn publish_options(&self) -> &PublishOptions {
+        &self.publish_options
     }
 
     /// Cache of this machine.
@@ -80,13 +80,17 @@ impl ArtifactStore {
         let record = found.map(|object| ManifestRecord::read(&key, artifact, &object.body)).transpose()?;
         record.and_then(ManifestRecord::readable).ok_or_else(|| {
             Error::invalid(format!("there is no artifact {artifact}; publish it to this store first"))
-                .about(Reason::Missing)
+                .with_reason(Reason::Missing)
         })
     }
 
     /// Fetches an artifact into the cache. Requests: none if it is cached, else 1 get for the manifest, those of the peers
     /// ([`crate::peers`]), and 1 get for each run of pieces that no peer has.
-    pub async fn fetch(&self, artifact: &ArtifactId, tell: FetchObserver<'_>) -> Result<(Cached, Fetched)> {
+    pub async fn fetch(
+        &self,
+        artifact: &ArtifactId,
+        on_event: FetchObserver<'_>,
+    ) -> Result<(Cached, Fetched)> {
         let host = self.client.host().clone();
         let (cache, wanted) = (self.cache.clone(), artifact.clone());
         if let Some(cached) = host.blocking(move || cache.find(&wanted)).await? {
@@ -94,13 +98,13 @@ impl ArtifactStore {
         }
         let manifest = self.manifest(artifact).await?;
         let assembly = match self.cache.begin(&manifest, &host).await? {
-            Begun::There(cached) => return Ok((cached, Fetched::nothing())),
-            Begun::Ours(assembly) => assembly,
+            CacheEntry::Complete(cached) => return Ok((cached, Fetched::nothing())),
+            CacheEntry::Incomplete(assembly) => assembly,
         };
         let origin = Some(Origin::new(self.client.clone(), artifact));
-        let peers = self.peers_of_today(&host).await?;
+        let peers = self.current_peers(&host).await?;
         let sources = Sources { host: host.clone(), origin, peers: peers.as_ref() };
-        let fetched = fetch(&assembly, sources, &self.fetching, tell).await?;
+        let fetched = fetch(&assembly, sources, &self.fetch_options, on_event).await?;
         let cache = self.cache.clone();
         let cached = host.blocking(move || cache.finish(&assembly)).await?;
         Ok((cached, fetched))
@@ -108,14 +112,14 @@ impl ArtifactStore {
 
     /// Peers, with the name under which this node serves read again: another process may have started or stopped serving
     /// this cache.
-    async fn peers_of_today(&self, host: &Arc<dyn Host>) -> Result<Option<Peers>> {
+    async fn current_peers(&self, host: &Arc<dyn Host>) -> Result<Option<Peers>> {
         let peers = match &self.peers {
             Some(peers) if peers.me().is_none() => peers,
-            known => return Ok(known.clone()),
+            peers => return Ok(peers.clone()),
         };
         let cache = self.cache.clone();
         let me = host.blocking(move || Ok(cache.served_as())).await?;
-        Ok(Some(peers.seen_by(me.as_ref())))
+        Ok(Some(peers.with_own_name(me.as_ref())))
     }
 }
 
@@ -123,16 +127,16 @@ impl ArtifactIo for ArtifactStore {
     fn fetch<'a>(
         &'a self,
         artifact: &'a ArtifactId,
-        tell: ProgressFn<'a>,
+        report: ProgressFn<'a>,
     ) -> BoxFuture<'a, Result<StagedFile>> {
         Box::pin(async move {
-            let hear = |event: FetchEvent| {
+            let on_event = |event: FetchEvent| {
                 if let FetchEvent::Progress { bytes, bytes_total, .. } = event {
-                    tell(bytes, bytes_total);
+                    report(bytes, bytes_total);
                 }
             };
-            let (cached, _) = self.fetch(artifact, &hear).await?;
-            Ok(StagedFile { path: cached.path().to_owned(), hold: Box::new(cached) })
+            let (cached, _) = self.fetch(artifact, &on_event).await?;
+            Ok(StagedFile { path: cached.path().to_owned(), guard: Box::new(cached) })
         })
     }
 
@@ -143,11 +147,11 @@ impl ArtifactIo for ArtifactStore {
         stopped: BoxFuture<'a, ()>,
     ) -> BoxFuture<'a, Result<ArtifactId>> {
         Box::pin(async move {
-            let options = PublishOptions { name: Some(name.to_string()), ..self.publishing.clone() };
-            if breaks(Rule::ResultNotPublished) {
-                return name_of(&self.client, path, &options).await;
+            let options = PublishOptions { name: Some(name.to_string()), ..self.publish_options.clone() };
+            if breaks("result-not-published") {
+                return artifact_id_of(&self.client, path, &options).await;
             }
-            let published = publish_telling(&self.client, path, &options, &|_, _| (), stopped).await?;
+            let published = publish_with_progress(&self.client, path, &options, &|_, _| (), stopped).await?;
             Ok(published.manifest.artifact)
         })
     }

@@ -9,7 +9,7 @@
 
 use leasehold_core::piece::PieceMap;
 use leasehold_core::{Error, Kind, Result};
-use leasehold_store::mutant::{Rule, breaks};
+use leasehold_store::mutant::breaks;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Write};
@@ -18,11 +18,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
-use crate::hash::{Algorithm, Whole};
+use crate::hash::{Algorithm, Sha256Hasher};
 use crate::manifest::Manifest;
 
 /// Length of a journal's header: its format, and the sizes of file and pieces.
-const HEAD_BYTES: usize = 24;
+const HEADER_BYTES: usize = 24;
 const MAGIC: &[u8; 8] = b"leasejn1";
 /// Length of a note: the number of the piece and the beginning of its hash.
 const NOTE_BYTES: usize = 8;
@@ -52,12 +52,12 @@ struct Progress {
     noted: PieceMap,
     verified: PieceMap,
     /// `None` if the piece hashes determine the hash of the whole: then the whole is valid when its pieces are.
-    whole: Option<Follower>,
+    whole: Option<WholeHasher>,
 }
 
 /// Hash of the whole, computed along with the pieces in order, so that nothing is left to be read at the end.
-struct Follower {
-    whole: Whole,
+struct WholeHasher {
+    whole: Sha256Hasher,
     next: u32,
 }
 
@@ -73,37 +73,38 @@ pub(crate) enum PartFile {
     /// The file is ours, with the progress of an earlier process.
     Ours(Box<Assembly>),
     /// Another process, or another fetch, assembles it.
-    Others,
+    InUse,
 }
 
-/// Result of placing the bytes of a piece.
+/// Result of verifying and writing a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Placed {
+pub(crate) enum PieceOutcome {
     /// The piece matches its hash and is written.
     Verified,
     /// The piece does not match the manifest.
-    Wrong,
+    Corrupt,
 }
 
 impl Assembly {
     /// Opens or creates the file of a manifest. Pieces recorded by an earlier process count only after [`Self::resume`].
     pub(crate) fn open(paths: Paths, manifest: Manifest) -> Result<PartFile> {
-        let Some(journal) = locked(&paths.journal)? else { return Ok(PartFile::Others) };
+        let Some(journal) = lock_journal(&paths.journal)? else { return Ok(PartFile::InUse) };
         let opened = (|| {
-            let noted = read_notes(&paths.journal, &manifest)?;
+            let noted = read_journal(&paths.journal, &manifest)?;
             let mut options = File::options();
             let file = options.read(true).write(true).create(true).truncate(false).open(&paths.part)?;
             if noted.is_none() {
                 journal.set_len(0)?;
                 file.set_len(0)?;
-                (&journal).write_all(&head(&manifest))?;
+                (&journal).write_all(&journal_header(&manifest))?;
             }
             file.set_len(manifest.cut.size())?;
             Ok((file, noted.unwrap_or_else(|| PieceMap::none(manifest.cut.pieces()))))
         })();
-        let (file, noted) = opened.map_err(|error| failed("open", &paths.part, error))?;
+        let (file, noted) = opened.map_err(|error| io_error("open", &paths.part, error))?;
         let algorithm = Algorithm::of(&manifest.artifact);
-        let whole = (algorithm == Algorithm::Sha256).then(|| Follower { whole: Whole::new(), next: 0 });
+        let whole =
+            (algorithm == Algorithm::Sha256).then(|| WholeHasher { whole: Sha256Hasher::new(), next: 0 });
         let verified = PieceMap::none(noted.len());
         let progress = Mutex::new(Progress { journal, noted, verified, whole });
         Ok(PartFile::Ours(Box::new(Self { manifest, paths, file, is_closed: RwLock::new(false), progress })))
@@ -119,25 +120,25 @@ impl Assembly {
     }
 
     /// Verifies and writes the bytes of a piece. Blocks.
-    pub(crate) fn place(&self, piece: u32, bytes: &[u8]) -> Result<Placed> {
+    pub(crate) fn write_piece(&self, piece: u32, bytes: &[u8]) -> Result<PieceOutcome> {
         let is_whole = bytes.len() == self.manifest.cut.len_of(piece) as usize;
-        if !is_whole || !self.manifest.holds(piece..piece + 1, bytes) {
-            return Ok(Placed::Wrong);
+        if !is_whole || !self.manifest.matches(piece..piece + 1, bytes) {
+            return Ok(PieceOutcome::Corrupt);
         }
         // The slower of two peers that were asked for the piece may answer after the file is finished.
         let is_closed = self.is_closed.read().unwrap_or_else(PoisonError::into_inner);
         if *is_closed {
-            return Ok(Placed::Verified);
+            return Ok(PieceOutcome::Verified);
         }
         let written = self.file.write_all_at(bytes, self.manifest.cut.bytes_of(piece).start);
-        written.map_err(|error| failed("write", &self.paths.part, error))?;
+        written.map_err(|error| io_error("write", &self.paths.part, error))?;
         let mut progress = self.progress();
         if progress.verified.insert(piece) {
-            let noted = progress.journal.write_all(&note(piece, &self.manifest));
-            noted.map_err(|error| failed("write", &self.paths.journal, error))?;
+            let noted = progress.journal.write_all(&journal_note(piece, &self.manifest));
+            noted.map_err(|error| io_error("write", &self.paths.journal, error))?;
         }
-        self.follow(&mut progress, Some((piece, bytes)))?;
-        Ok(Placed::Verified)
+        self.hash_contiguous(&mut progress, Some((piece, bytes)))?;
+        Ok(PieceOutcome::Verified)
     }
 
     /// Verifies the whole and moves the file to its final name. Blocks. A file that does not match its hash is removed.
@@ -150,9 +151,9 @@ impl Assembly {
                 "cannot finish a file before all its pieces are verified",
             ));
         }
-        self.follow(&mut progress, None)?;
-        let whole = progress.whole.take().map(|follower| follower.whole.finish());
-        if whole.is_some_and(|whole| Algorithm::Sha256.name(whole) != self.manifest.artifact) {
+        self.hash_contiguous(&mut progress, None)?;
+        let whole = progress.whole.take().map(|hasher| hasher.whole.finish());
+        if whole.is_some_and(|whole| Algorithm::Sha256.artifact_id(whole) != self.manifest.artifact) {
             self.discard();
             return Err(Error::new(
                 Kind::Corrupt,
@@ -163,13 +164,13 @@ impl Assembly {
             ));
         }
         let named = (|| {
-            self.file.set_modified(sealed_at())?;
+            self.file.set_modified(complete_mtime())?;
             self.file.sync_all()?;
             // Under its final name the file is in use until we drop it: no process may remove it in the same moment.
             flock(&self.file, FlockOperation::NonBlockingLockShared)?;
             fs::rename(&self.paths.part, to)
         })();
-        named.map_err(|error| failed("finish", to, error))?;
+        named.map_err(|error| io_error("finish", to, error))?;
         *is_closed = true;
         // Not before the rename: after a crash in between, no process could resume the part.
         if let Err(error) = self.write_protect() {
@@ -195,18 +196,18 @@ impl Assembly {
 
     /// Verifies the pieces recorded by an earlier process. Blocks: reads all of them.
     pub(crate) fn resume(&self) -> Result<()> {
-        let mut kept: Vec<u8> = head(&self.manifest).into();
+        let mut kept: Vec<u8> = journal_header(&self.manifest).into();
         let mut progress = self.progress();
         let mut buffer = Vec::new();
         let nothing = PieceMap::none(self.manifest.cut.pieces());
         let noted = std::mem::replace(&mut progress.noted, nothing);
         for piece in noted.iter() {
             self.read_into(&mut buffer, piece)?;
-            let is_right = self.manifest.holds(piece..piece + 1, &buffer);
-            if is_right || breaks(Rule::JournalTrusted) {
+            let is_right = self.manifest.matches(piece..piece + 1, &buffer);
+            if is_right || breaks("journal-trusted") {
                 progress.verified.insert(piece);
-                kept.extend(note(piece, &self.manifest));
-                self.follow(&mut progress, Some((piece, &buffer)))?;
+                kept.extend(journal_note(piece, &self.manifest));
+                self.hash_contiguous(&mut progress, Some((piece, &buffer)))?;
             }
         }
         let journal = &progress.journal;
@@ -219,12 +220,12 @@ impl Assembly {
             let mut journal = journal;
             journal.set_len(0).and_then(|()| journal.write_all(&kept))
         });
-        rewritten.map_err(|error| failed("write", &self.paths.journal, error))
+        rewritten.map_err(|error| io_error("write", &self.paths.journal, error))
     }
 
     /// Continues the hash of the whole as far as the file is verified without gaps; `fresh` is a piece still in memory.
-    fn follow(&self, progress: &mut Progress, fresh: Option<(u32, &[u8])>) -> Result<()> {
-        let Progress { verified, whole: Some(Follower { whole, next }), .. } = progress else {
+    fn hash_contiguous(&self, progress: &mut Progress, fresh: Option<(u32, &[u8])>) -> Result<()> {
+        let Progress { verified, whole: Some(WholeHasher { whole, next }), .. } = progress else {
             return Ok(());
         };
         let mut buffer = Vec::new();
@@ -245,7 +246,7 @@ impl Assembly {
         let bytes = self.manifest.cut.bytes_of(piece);
         buffer.resize(self.manifest.cut.len_of(piece) as usize, 0);
         let read = self.file.read_exact_at(buffer, bytes.start);
-        read.map_err(|error| failed("read", &self.paths.part, error))
+        read.map_err(|error| io_error("read", &self.paths.part, error))
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
@@ -254,50 +255,50 @@ impl Assembly {
 }
 
 /// Modification time of every complete file: a later write changes it. An even second, which all file systems can store.
-fn sealed_at() -> SystemTime {
+fn complete_mtime() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_hours(262_968)
 }
 
 /// True if a file was not written to since it was complete.
-pub(crate) fn is_sealed(found: &Metadata) -> bool {
-    found.modified().is_ok_and(|at| at == sealed_at())
+pub(crate) fn is_unmodified(found: &Metadata) -> bool {
+    found.modified().is_ok_and(|at| at == complete_mtime())
 }
 
 /// Reads the verified pieces from the journal; `None` if it is missing or for another cut.
-pub(crate) fn read_notes(journal: &Path, manifest: &Manifest) -> io::Result<Option<PieceMap>> {
+pub(crate) fn read_journal(journal: &Path, manifest: &Manifest) -> io::Result<Option<PieceMap>> {
     let bytes = match fs::read(journal) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let Some(notes) = bytes.strip_prefix(head(manifest).as_slice()) else { return Ok(None) };
+    let Some(notes) = bytes.strip_prefix(journal_header(manifest).as_slice()) else { return Ok(None) };
     let mut map = PieceMap::none(manifest.cut.pieces());
     for noted in notes.chunks_exact(NOTE_BYTES) {
         let piece = u32::from_le_bytes([noted[0], noted[1], noted[2], noted[3]]);
-        if piece < map.len() && noted == note(piece, manifest) {
+        if piece < map.len() && noted == journal_note(piece, manifest) {
             map.insert(piece);
         }
     }
     Ok(Some(map))
 }
 
-fn head(manifest: &Manifest) -> [u8; HEAD_BYTES] {
-    let mut head = [0; HEAD_BYTES];
+fn journal_header(manifest: &Manifest) -> [u8; HEADER_BYTES] {
+    let mut head = [0; HEADER_BYTES];
     head[..8].copy_from_slice(MAGIC);
     head[8..16].copy_from_slice(&manifest.cut.size().to_le_bytes());
     head[16..20].copy_from_slice(&manifest.cut.piece_bytes().to_le_bytes());
     head
 }
 
-fn note(piece: u32, manifest: &Manifest) -> [u8; NOTE_BYTES] {
+fn journal_note(piece: u32, manifest: &Manifest) -> [u8; NOTE_BYTES] {
     let mut note = [0; NOTE_BYTES];
     note[..4].copy_from_slice(&piece.to_le_bytes());
-    note[4..].copy_from_slice(&manifest.pieces[piece as usize].beginning());
+    note[4..].copy_from_slice(&manifest.pieces[piece as usize].prefix());
     note
 }
 
 /// Opens a journal and locks it; `None` if another process holds the lock. Retries if the journal was removed meanwhile.
-fn locked(path: &Path) -> Result<Option<File>> {
+fn lock_journal(path: &Path) -> Result<Option<File>> {
     let lock = || -> io::Result<Option<File>> {
         loop {
             let file = File::options().read(true).append(true).create(true).open(path)?;
@@ -311,7 +312,7 @@ fn locked(path: &Path) -> Result<Option<File>> {
             }
         }
     };
-    lock().map_err(|error| failed("open", path, error))
+    lock().map_err(|error| io_error("open", path, error))
 }
 
 /// Returns whether the open file is the one at this path now.
@@ -325,7 +326,7 @@ pub(crate) fn is_still_at(file: &File, path: &Path) -> io::Result<bool> {
 }
 
 /// Error for a file system call that failed.
-pub(crate) fn failed(what: &str, path: &Path, error: io::Error) -> Error {
+pub(crate) fn io_error(what: &str, path: &Path, error: io::Error) -> Error {
     let path = path.display();
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
@@ -348,9 +349,9 @@ mod tests {
 
     const BYTES: &[u8] = b"what is in the file";
 
-    fn begun(directory: &Path) -> Box<Assembly> {
+    fn open_assembly(directory: &Path) -> Box<Assembly> {
         let manifest = Manifest {
-            artifact: Algorithm::Blake3.name(Algorithm::Blake3.hash(BYTES)),
+            artifact: Algorithm::Blake3.artifact_id(Algorithm::Blake3.hash(BYTES)),
             cut: PieceCut::usual(BYTES.len() as u64).unwrap(),
             pieces: vec![Algorithm::Blake3.hash(BYTES)],
             name: None,
@@ -361,20 +362,20 @@ mod tests {
         let paths = Paths { part: directory.join("part"), journal: directory.join("journal") };
         match Assembly::open(paths, manifest).unwrap() {
             PartFile::Ours(assembly) => assembly,
-            PartFile::Others => panic!("it is ours"),
+            PartFile::InUse => panic!("it is ours"),
         }
     }
 
     #[test]
     fn an_unfinished_file_can_be_resumed() {
         let directory = tempfile::tempdir().unwrap();
-        let assembly = begun(directory.path());
-        assembly.place(0, BYTES).unwrap();
+        let assembly = open_assembly(directory.path());
+        assembly.write_piece(0, BYTES).unwrap();
         assembly.finish(&directory.path().join("not/there")).unwrap_err();
         let left = fs::metadata(directory.path().join("part")).unwrap();
         assert!(!left.permissions().readonly());
         drop(assembly);
-        let assembly = begun(directory.path());
+        let assembly = open_assembly(directory.path());
         assembly.resume().unwrap();
         let named = directory.path().join("data");
         assembly.finish(&named).unwrap();
@@ -383,10 +384,10 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_just_got_its_name_is_in_use() {
+    fn a_finished_file_is_locked_until_it_is_dropped() {
         let directory = tempfile::tempdir().unwrap();
-        let (assembly, named) = (begun(directory.path()), directory.path().join("data"));
-        assembly.place(0, BYTES).unwrap();
+        let (assembly, named) = (open_assembly(directory.path()), directory.path().join("data"));
+        assembly.write_piece(0, BYTES).unwrap();
         assembly.finish(&named).unwrap();
         let lock = || flock(File::open(&named).unwrap(), FlockOperation::NonBlockingLockExclusive);
         assert_eq!(lock().unwrap_err(), rustix::io::Errno::WOULDBLOCK);
@@ -395,12 +396,12 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_that_comes_when_all_is_done_does_not_touch_the_file() {
+    fn a_late_piece_does_not_modify_a_finished_file() {
         let directory = tempfile::tempdir().unwrap();
-        let (assembly, named) = (begun(directory.path()), directory.path().join("data"));
-        assembly.place(0, BYTES).unwrap();
+        let (assembly, named) = (open_assembly(directory.path()), directory.path().join("data"));
+        assembly.write_piece(0, BYTES).unwrap();
         assembly.finish(&named).unwrap();
-        assert_eq!(assembly.place(0, BYTES).unwrap(), Placed::Verified);
-        assert!(is_sealed(&fs::metadata(&named).unwrap()));
+        assert_eq!(assembly.write_piece(0, BYTES).unwrap(), PieceOutcome::Verified);
+        assert!(is_unmodified(&fs::metadata(&named).unwrap()));
     }
 }

@@ -11,9 +11,9 @@
 //! A process that uses `data` holds a shared lock on it; a process that writes `part` holds an exclusive lock on `journal`.
 //! A file that can be locked is not in use. When room is needed, the least recently used artifact is removed first.
 
-mod room;
+mod eviction;
+mod piece_source;
 mod serving;
-mod shelf;
 
 use leasehold_core::{ArtifactId, Error, HexName, Kind, Result};
 use leasehold_store::{Host, HostExt};
@@ -26,16 +26,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
-use crate::assemble::{Assembly, PartFile, Paths, failed, is_sealed, is_still_at};
+use crate::assemble::{Assembly, PartFile, Paths, io_error, is_still_at, is_unmodified};
 use crate::manifest::{Manifest, ManifestRecord};
-use room::evict;
-pub use serving::ServingMark;
+use eviction::evict;
+pub use serving::ServingLock;
 
 /// Longest wait for another process that makes no progress: longer than any lease on a piece.
-const OTHERS_WAIT: Duration = Duration::from_mins(6);
+const STALLED_FETCH_TIMEOUT: Duration = Duration::from_mins(6);
 
 /// Pause between two checks whether another process has finished fetching the same artifact.
-const OTHERS_PAUSE: Duration = Duration::from_millis(200);
+const OTHER_FETCH_PAUSE: Duration = Duration::from_millis(200);
 
 /// Cache of artifacts on this machine. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -68,48 +68,48 @@ impl Cached {
 
     /// Copies the file to `to`, atomically. Blocks.
     pub fn copy_to(&self, to: &Path) -> Result<()> {
-        let beside = beside(to, &self.manifest.artifact);
+        let temporary = temporary_path(to, &self.manifest.artifact);
         let copied = (|| {
-            let mut copy = File::options().write(true).create_new(true).open(&beside)?;
+            let mut copy = File::options().write(true).create_new(true).open(&temporary)?;
             // Opened again: all users of the locked file share its read position.
             io::copy(&mut File::open(&self.path)?, &mut copy)?;
-            fs::rename(&beside, to)
+            fs::rename(&temporary, to)
         })();
         copied.map_err(|error| {
-            let _ = fs::remove_file(&beside);
-            failed("write", to, error)
+            let _ = fs::remove_file(&temporary);
+            io_error("write", to, error)
         })
     }
 }
 
 /// State of an artifact in the cache when a fetch begins.
 #[derive(Debug)]
-pub(crate) enum Begun {
+pub(crate) enum CacheEntry {
     /// Fetched before, or by another process while we waited.
-    There(Cached),
+    Complete(Cached),
     /// Ours to fetch, resuming an earlier fetch if there was one.
-    Ours(Arc<Assembly>),
+    Incomplete(Arc<Assembly>),
 }
 
 impl Cache {
     /// Opens the cache in this directory, creating it if needed. It holds at most `bytes_max` bytes.
     pub fn open(root: impl Into<PathBuf>, bytes_max: Option<u64>) -> Result<Self> {
         let cache = Self::at(root, bytes_max)?;
-        cache.make()?;
+        cache.create_root()?;
         Ok(cache)
     }
 
     /// Opens a cache whose directory is created on the first write.
     pub fn at(root: impl Into<PathBuf>, bytes_max: Option<u64>) -> Result<Self> {
         let root = root.into();
-        let root = std::path::absolute(&root).map_err(|error| failed("open the cache", &root, error))?;
+        let root = std::path::absolute(&root).map_err(|error| io_error("open the cache", &root, error))?;
         Ok(Self { root: root.into(), bytes_max })
     }
 
     /// Creates the directory, for this user alone: it holds files of tasks. An existing one keeps its permissions.
-    fn make(&self) -> Result<()> {
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.root);
-        made.map_err(|error| failed("create the cache", &self.root, error))
+    fn create_root(&self) -> Result<()> {
+        let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.root);
+        created.map_err(|error| io_error("create the cache", &self.root, error))
     }
 
     /// Directory of the cache.
@@ -130,10 +130,10 @@ impl Cache {
             flock(&file, FlockOperation::LockShared)?;
             Ok(is_still_at(&file, &path)?.then_some(file))
         };
-        let Some(file) = found().map_err(|error| failed("read", &path, error))? else { return Ok(None) };
+        let Some(file) = found().map_err(|error| io_error("read", &path, error))? else { return Ok(None) };
         let Some(manifest) = self.manifest(artifact)? else { return Ok(None) };
-        let found = file.metadata().map_err(|error| failed("read", &path, error))?;
-        if found.len() != manifest.cut.size() || !is_sealed(&found) {
+        let found = file.metadata().map_err(|error| io_error("read", &path, error))?;
+        if found.len() != manifest.cut.size() || !is_unmodified(&found) {
             tracing::warn!(path = %path.display(), "cached artifact was modified, fetching it again");
             drop(file);
             evict(&self.directory(artifact));
@@ -145,34 +145,34 @@ impl Cache {
 
     /// Waits until the artifact is cached or ours to fetch. Fails if another process fetches it and makes no progress: it
     /// may be stopped.
-    pub(crate) async fn begin(&self, manifest: &Manifest, host: &Arc<dyn Host>) -> Result<Begun> {
-        let mut seen = (0, host.instant());
+    pub(crate) async fn begin(&self, manifest: &Manifest, host: &Arc<dyn Host>) -> Result<CacheEntry> {
+        let mut progress = (0, host.instant());
         loop {
             let (cache, wanted) = (self.clone(), manifest.clone());
-            if let Some(begun) = host.blocking(move || cache.try_begin(&wanted)).await? {
-                return Ok(begun);
+            if let Some(entry) = host.blocking(move || cache.try_begin(&wanted)).await? {
+                return Ok(entry);
             }
             let (cache, artifact) = (self.clone(), manifest.artifact.clone());
-            let noted = host.blocking(move || Ok(cache.noted_bytes(&artifact))).await?;
+            let written = host.blocking(move || Ok(cache.journal_bytes(&artifact))).await?;
             let now = host.instant();
-            if noted != seen.0 {
-                seen = (noted, now);
+            if written != progress.0 {
+                progress = (written, now);
             }
-            if now.since(seen.1) > OTHERS_WAIT {
-                return Err(self.stands_still(&manifest.artifact));
+            if now.since(progress.1) > STALLED_FETCH_TIMEOUT {
+                return Err(self.no_progress_error(&manifest.artifact));
             }
-            host.sleep(OTHERS_PAUSE).await;
+            host.sleep(OTHER_FETCH_PAUSE).await;
         }
     }
 
     /// Length of the journal of a fetch in progress: it grows with every piece.
-    fn noted_bytes(&self, artifact: &ArtifactId) -> u64 {
+    fn journal_bytes(&self, artifact: &ArtifactId) -> u64 {
         let journal = Paths::in_directory(&self.directory(artifact)).journal;
         fs::metadata(journal).map_or(0, |found| found.len())
     }
 
-    fn stands_still(&self, artifact: &ArtifactId) -> Error {
-        let (mins, cache) = (OTHERS_WAIT.as_secs() / 60, self.root.display());
+    fn no_progress_error(&self, artifact: &ArtifactId) -> Error {
+        let (mins, cache) = (STALLED_FETCH_TIMEOUT.as_secs() / 60, self.root.display());
         let message = format!(
             "another process is fetching artifact {artifact} into {cache} and has made no progress for {mins} minutes; \
              end it and retry"
@@ -180,19 +180,19 @@ impl Cache {
         Error::new(Kind::Unavailable, message)
     }
 
-    fn try_begin(&self, manifest: &Manifest) -> Result<Option<Begun>> {
+    fn try_begin(&self, manifest: &Manifest) -> Result<Option<CacheEntry>> {
         if let Some(cached) = self.find(&manifest.artifact)? {
-            return Ok(Some(Begun::There(cached)));
+            return Ok(Some(CacheEntry::Complete(cached)));
         }
         let PartFile::Ours(assembly) = self.reserve(manifest)? else { return Ok(None) };
         // Another process may have finished it between our check and our lock.
         if let Some(cached) = self.find(&manifest.artifact)? {
             assembly.discard();
-            return Ok(Some(Begun::There(cached)));
+            return Ok(Some(CacheEntry::Complete(cached)));
         }
-        self.keep_manifest(manifest)?;
+        self.write_manifest(manifest)?;
         assembly.resume()?;
-        Ok(Some(Begun::Ours(Arc::from(assembly))))
+        Ok(Some(CacheEntry::Incomplete(Arc::from(assembly))))
     }
 
     /// Makes room for an artifact and reserves it: the part file has its full length from the beginning.
@@ -200,7 +200,7 @@ impl Cache {
         let directory = self.directory(&manifest.artifact);
         let lock = self.lock()?;
         self.make_room(manifest, &lock)?;
-        fs::create_dir_all(&directory).map_err(|error| failed("create", &directory, error))?;
+        fs::create_dir_all(&directory).map_err(|error| io_error("create", &directory, error))?;
         Assembly::open(Paths::in_directory(&directory), manifest.clone())
     }
 
@@ -209,7 +209,7 @@ impl Cache {
         let artifact = &assembly.manifest().artifact;
         let finished = assembly.finish(&self.directory(artifact).join("data"));
         if matches!(&finished, Err(error) if error.kind() == Kind::Corrupt) {
-            self.forget(artifact);
+            self.remove_corrupt(artifact);
         }
         finished?;
         let gone = || {
@@ -219,7 +219,7 @@ impl Cache {
     }
 
     /// Removes all files of a corrupt artifact.
-    fn forget(&self, artifact: &ArtifactId) {
+    fn remove_corrupt(&self, artifact: &ArtifactId) {
         let _ = fs::remove_dir_all(self.directory(artifact));
     }
 
@@ -232,18 +232,18 @@ impl Cache {
                 Ok(ManifestRecord::read(&key, artifact, &bytes).ok().and_then(ManifestRecord::readable))
             }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed("read", &path, error)),
+            Err(error) => Err(io_error("read", &path, error)),
         }
     }
 
-    fn keep_manifest(&self, manifest: &Manifest) -> Result<()> {
+    fn write_manifest(&self, manifest: &Manifest) -> Result<()> {
         let path = self.directory(&manifest.artifact).join("manifest.json");
         let record = ManifestRecord::Kept(manifest.clone());
         let bytes = record.write(&manifest.artifact, HexName::from_random(0));
         let temp = path.with_extension("new");
         let written = File::create(&temp).and_then(|mut file| file.write_all(&bytes));
         let named = written.and_then(|()| fs::rename(&temp, &path));
-        named.map_err(|error| failed("write", &path, error))
+        named.map_err(|error| io_error("write", &path, error))
     }
 
     /// Marks an artifact as used. A failure only makes it an earlier candidate for removal.
@@ -261,14 +261,14 @@ impl Cache {
     }
 
     fn lock(&self) -> Result<File> {
-        self.make()?;
+        self.create_root()?;
         let path = self.root.join("lock");
         let lock = || -> io::Result<File> {
             let file = File::options().read(true).write(true).create(true).truncate(false).open(&path)?;
             flock(&file, FlockOperation::LockExclusive)?;
             Ok(file)
         };
-        lock().map_err(|error| failed("lock", &path, error))
+        lock().map_err(|error| io_error("lock", &path, error))
     }
 
     fn directory(&self, artifact: &ArtifactId) -> PathBuf {
@@ -283,7 +283,7 @@ impl Paths {
 }
 
 /// Temporary path of a copy. Unique per copy, so that no copy truncates another.
-fn beside(to: &Path, artifact: &ArtifactId) -> PathBuf {
+fn temporary_path(to: &Path, artifact: &ArtifactId) -> PathBuf {
     static COPIES: AtomicU64 = AtomicU64::new(0);
     let name = to.file_name().unwrap_or_default().to_string_lossy();
     let (process, copy) = (std::process::id(), COPIES.fetch_add(1, Relaxed));

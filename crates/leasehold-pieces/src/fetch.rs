@@ -10,13 +10,13 @@
 //!   piece is read from the origin about once. To include nodes that start at the same moment, all nodes that serve count
 //!   at first.
 //! * An artifact of a single block is not assigned: every node requests it at once.
-//! * A fetch that has received nothing for a while (the *patience*) also requests blocks that are assigned to other nodes,
+//! * A fetch that has received nothing for a while (`FetchOptions::idle_timeout`) also requests blocks that are assigned to other nodes,
 //!   one rank after the other, and pieces that peers have but do not send.
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | `ask` | requests to the sources |
-//! | `origin_assignment` | whose duty it is to ask the origin |
+//! | `requests` | requests to the sources |
+//! | `origin_assignment` | nodes that request each block from the origin |
 //! | `transfers` | results of transfers |
 //! | `peer_state` | state of each peer |
 //! | `origin`, `source` | sources of pieces |
@@ -26,30 +26,30 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, Either, select};
 use futures::stream::{FuturesUnordered, StreamExt};
 use leasehold_core::limits::RANGE_BYTES_MAX;
-use leasehold_core::piece::{PeerId, PeerKind, PieceLeaseId, PieceLeaseManager, PieceMap, PieceRequest};
+use leasehold_core::piece::{PeerId, PeerKind, PieceLease, PieceLeaseId, PieceLeaseManager, PieceMap};
 use leasehold_core::{Error, Kind, Reason, Result};
 use leasehold_store::host::{Host, Instant};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::assemble::{Assembly, Placed};
+use crate::assemble::{Assembly, PieceOutcome};
 use crate::peer::PeerClient;
 use crate::peers::{Peer, Peers};
 
-mod ask;
 mod options;
 mod origin;
 mod origin_assignment;
 mod peer_state;
+mod requests;
 mod source;
 mod transfers;
 
-use ask::Flight;
 pub use options::{FetchEvent, FetchOptions, Fetched};
 pub(crate) use origin::Origin;
 use origin_assignment::OriginAssignment;
-use peer_state::{PeerState, Rest};
+use peer_state::{Backoff, PeerState};
+use requests::Transfer;
 use source::TransferError;
 
 /// Peer id of the store. No peer can have it: names contain no parentheses.
@@ -59,16 +59,16 @@ const ORIGIN: &str = "(origin)";
 const PEER_FAILURES_MAX: u32 = 8;
 
 /// Pause between two checks of the progress of transfers.
-const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time for which every node that serves counts, even if it does not fetch this artifact: it may be about to start.
-const GRACE: Duration = Duration::from_secs(2);
+const START_GRACE: Duration = Duration::from_secs(2);
 
 /// Pause between two lists of peers.
-const PEERS_EVERY: Duration = Duration::from_secs(10);
+const PEERS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Longest wait of a fetch without origin for the next byte from any peer.
-const NOBODY_WAIT: Duration = Duration::from_secs(30);
+const NO_DATA_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Sources of a fetch.
 pub(crate) struct Sources<'a> {
@@ -82,15 +82,15 @@ pub(crate) async fn fetch(
     assembly: &Arc<Assembly>,
     sources: Sources<'_>,
     options: &FetchOptions,
-    tell: &(dyn Fn(FetchEvent) + Send + Sync),
+    on_event: &(dyn Fn(FetchEvent) + Send + Sync),
 ) -> Result<Fetched> {
     options.check()?;
-    let mut fetch = Fetch::new(assembly, sources, options, tell)?;
-    fetch.tell_progress();
+    let mut fetch = Fetch::new(assembly, sources, options, on_event)?;
+    fetch.report_progress();
     while !fetch.manager.is_done() {
-        fetch.check_for_hope()?;
-        fetch.look_for_peers();
-        fetch.ask_all();
+        fetch.ensure_source_left()?;
+        fetch.refresh_peers();
+        fetch.request_pieces();
         fetch.wait().await?;
     }
     Ok(fetch.fetched())
@@ -98,12 +98,12 @@ pub(crate) async fn fetch(
 
 /// Event that a fetch waits for.
 enum Event {
-    Landed(PieceLeaseId, Result<Bytes, TransferError>),
-    Placed(PieceRequest, Result<Vec<(u32, Placed)>>),
+    Received(PieceLeaseId, Result<Bytes, TransferError>),
+    Written(PieceLease, Result<Vec<(u32, PieceOutcome)>>),
     Have(PeerId, Result<Option<PieceMap>>),
     Peers(Result<Vec<Peer>>),
     /// A transfer was cancelled.
-    Nothing,
+    Cancelled,
 }
 
 struct Fetch<'a> {
@@ -111,32 +111,32 @@ struct Fetch<'a> {
     host: Arc<dyn Host>,
     peers: Option<&'a Peers>,
     options: &'a FetchOptions,
-    tell: &'a (dyn Fn(FetchEvent) + Send + Sync),
+    on_event: &'a (dyn Fn(FetchEvent) + Send + Sync),
     manager: PieceLeaseManager,
-    duties: OriginAssignment,
+    assignment: OriginAssignment,
     origin: Option<Arc<Origin>>,
-    known: BTreeMap<PeerId, PeerState>,
+    peer_states: BTreeMap<PeerId, PeerState>,
     /// Peers that are not tried again unless they announce themselves again.
-    left_out: BTreeMap<PeerId, Arc<PeerClient>>,
+    excluded: BTreeMap<PeerId, Arc<PeerClient>>,
     /// All nodes that serve, according to the store.
     announced: BTreeSet<PeerId>,
     events: FuturesUnordered<BoxFuture<'a, Event>>,
-    flights: HashMap<PieceLeaseId, Flight>,
+    transfers: HashMap<PieceLeaseId, Transfer>,
     started: Instant,
     /// Time of the last piece.
-    got_at: Duration,
+    last_piece_at: Duration,
     /// Time of the last byte of a piece.
-    heard_at: Duration,
+    last_byte_at: Duration,
     peers_at: Option<Duration>,
     is_listing: bool,
-    is_told_of_peers: bool,
+    has_peer_list: bool,
     /// Earliest time of the next request, by the rate limit.
     paced_until: Duration,
-    origin_rest: Rest,
+    origin_backoff: Backoff,
     /// Longest run to request from the origin: shorter after one that did not arrive in time.
     run_bytes_max: u64,
     /// Pieces that arrived corrupt from the origin once.
-    wrong_of_origin: PieceMap,
+    corrupt_from_origin: PieceMap,
     /// Reason for which the origin is no longer used.
     origin_error: Option<Error>,
     result: Fetched,
@@ -147,7 +147,7 @@ impl<'a> Fetch<'a> {
         assembly: &'a Arc<Assembly>,
         sources: Sources<'a>,
         options: &'a FetchOptions,
-        tell: &'a (dyn Fn(FetchEvent) + Send + Sync),
+        on_event: &'a (dyn Fn(FetchEvent) + Send + Sync),
     ) -> Result<Self> {
         let manifest = assembly.manifest();
         let cut = manifest.cut;
@@ -166,24 +166,24 @@ impl<'a> Fetch<'a> {
             host: sources.host,
             peers: sources.peers,
             options,
-            tell,
+            on_event,
             manager,
-            duties: OriginAssignment::new(manifest.artifact.clone(), &cut),
+            assignment: OriginAssignment::new(manifest.artifact.clone(), &cut),
             origin: sources.origin.map(Arc::new),
-            known: BTreeMap::new(),
-            left_out: BTreeMap::new(),
+            peer_states: BTreeMap::new(),
+            excluded: BTreeMap::new(),
             announced: BTreeSet::new(),
             events: FuturesUnordered::new(),
-            flights: HashMap::new(),
-            got_at: Duration::ZERO,
-            heard_at: Duration::ZERO,
+            transfers: HashMap::new(),
+            last_piece_at: Duration::ZERO,
+            last_byte_at: Duration::ZERO,
             peers_at: None,
             is_listing: false,
-            is_told_of_peers: false,
+            has_peer_list: false,
             paced_until: Duration::ZERO,
-            origin_rest: Rest::default(),
+            origin_backoff: Backoff::default(),
             run_bytes_max: RANGE_BYTES_MAX,
-            wrong_of_origin: PieceMap::none(cut.pieces()),
+            corrupt_from_origin: PieceMap::none(cut.pieces()),
             origin_error: None,
             result: Fetched { resumed_bytes, ..Fetched::nothing() },
         })
@@ -194,71 +194,72 @@ impl<'a> Fetch<'a> {
     }
 
     fn idle(&self) -> Duration {
-        self.now().saturating_sub(self.got_at)
+        self.now().saturating_sub(self.last_piece_at)
     }
 
     /// Waits for the next event, or for the next time at which something is due.
     async fn wait(&mut self) -> Result<()> {
-        let late = self.host.sleep(self.next_look());
+        let timeout = self.host.sleep(self.next_wakeup());
         let event = if self.events.is_empty() {
-            late.await;
+            timeout.await;
             None
         } else {
-            match select(self.events.next(), late).await {
+            match select(self.events.next(), timeout).await {
                 Either::Left((event, _)) => event,
                 Either::Right(_) => None,
             }
         };
-        event.map_or(Ok(()), |event| self.happened(event))
+        event.map_or(Ok(()), |event| self.handle_event(event))
     }
 
     /// Time until something is due without an event.
-    fn next_look(&self) -> Duration {
+    fn next_wakeup(&self) -> Duration {
         let now = self.now();
-        let patience = self.options.patience;
-        let rests = self.known.values().map(|known| known.rest.until);
-        let mut times: Vec<Duration> = rests.chain([self.paced_until, self.origin_rest.until]).collect();
+        let idle_timeout = self.options.idle_timeout;
+        let backoffs = self.peer_states.values().map(|state| state.backoff.until);
+        let mut times: Vec<Duration> =
+            backoffs.chain([self.paced_until, self.origin_backoff.until]).collect();
         // Nodes that only serve count until then.
-        times.push(GRACE);
-        if !patience.is_zero() {
+        times.push(START_GRACE);
+        if !idle_timeout.is_zero() {
             // The next rank of blocks falls to this node.
-            let ranks = self.idle().as_millis() / patience.as_millis().max(1) + 1;
-            times.push(self.got_at + patience * u32::try_from(ranks).unwrap_or(u32::MAX));
+            let ranks = self.idle().as_millis() / idle_timeout.as_millis().max(1) + 1;
+            times.push(self.last_piece_at + idle_timeout * u32::try_from(ranks).unwrap_or(u32::MAX));
         }
-        if !self.flights.is_empty() {
+        if !self.transfers.is_empty() {
             // Bytes that arrive extend their lease, but only before it expires.
-            times.push(now + PROGRESS_EVERY);
+            times.push(now + PROGRESS_INTERVAL);
         }
         if self.origin.is_none() {
-            times.push(self.heard_at + NOBODY_WAIT);
+            times.push(self.last_byte_at + NO_DATA_TIMEOUT);
         }
         times.extend(self.manager.next_expiry());
-        times.extend(self.peers_at.filter(|_| !self.is_listing).map(|at| at + PEERS_EVERY));
+        times.extend(self.peers_at.filter(|_| !self.is_listing).map(|at| at + PEERS_INTERVAL));
         // Times in the past were handled before.
         let next = times.into_iter().filter(|at| *at > now).min();
-        next.map_or(PEERS_EVERY, |at| at.saturating_sub(now)).max(Duration::from_millis(1))
+        next.map_or(PEERS_INTERVAL, |at| at.saturating_sub(now)).max(Duration::from_millis(1))
     }
 
-    fn happened(&mut self, event: Event) -> Result<()> {
+    fn handle_event(&mut self, event: Event) -> Result<()> {
         match event {
-            Event::Landed(id, Ok(bytes)) => self.landed(id, bytes),
-            Event::Landed(id, Err(failed)) => self.failed(id, failed),
-            Event::Placed(lease, placed) => self.placed(&lease, placed?),
-            Event::Have(peer, have) => self.told_have(&peer, have),
-            Event::Peers(peers) => self.told_peers(peers),
-            Event::Nothing => {}
+            Event::Received(id, Ok(bytes)) => self.on_received(id, bytes),
+            Event::Received(id, Err(failed)) => self.on_failed(id, failed),
+            Event::Written(lease, pieces) => self.on_written(&lease, pieces?),
+            Event::Have(peer, have) => self.on_piece_map(&peer, have),
+            Event::Peers(peers) => self.on_peers(peers),
+            Event::Cancelled => {}
         }
         Ok(())
     }
 
-    fn blame(&self, peer: &PeerId, why: String) {
-        tracing::debug!(%peer, error = %why, "peer failed to deliver pieces");
-        (self.tell)(FetchEvent::Blamed { peer: peer.to_string(), why });
+    fn report_failure(&self, peer: &PeerId, reason: String) {
+        tracing::debug!(%peer, error = %reason, "peer failed to deliver pieces");
+        (self.on_event)(FetchEvent::PeerFailed { peer: peer.to_string(), reason });
     }
 
-    fn tell_progress(&self) {
+    fn report_progress(&self) {
         let (cut, verified) = (self.assembly.manifest().cut, self.manager.verified());
-        (self.tell)(FetchEvent::Progress {
+        (self.on_event)(FetchEvent::Progress {
             pieces: verified.count(),
             pieces_total: cut.pieces(),
             bytes: options::bytes_of(&cut, verified),
@@ -267,24 +268,24 @@ impl<'a> Fetch<'a> {
     }
 
     /// Fails if the origin is no longer used and no peer has the missing pieces, or none sends them.
-    fn check_for_hope(&mut self) -> Result<()> {
+    fn ensure_source_left(&mut self) -> Result<()> {
         if self.origin.is_some() {
             return Ok(());
         }
         let is_asking = self.is_listing
-            || (self.peers.is_some() && !self.is_told_of_peers)
-            || self.known.values().any(|known| !known.has_answered);
-        let may_give = |(id, known): (&PeerId, &PeerState)| {
-            let is_bad = self.manager.is_quarantined(id) || known.rest.failures >= PEER_FAILURES_MAX;
-            known.have.is_some() && !is_bad
+            || (self.peers.is_some() && !self.has_peer_list)
+            || self.peer_states.values().any(|state| !state.has_answered);
+        let may_send = |(id, state): (&PeerId, &PeerState)| {
+            let is_bad = self.manager.is_quarantined(id) || state.backoff.failures >= PEER_FAILURES_MAX;
+            state.have.is_some() && !is_bad
         };
-        let may_come = is_asking || self.known.iter().any(may_give);
-        if may_come && self.now().saturating_sub(self.heard_at) < NOBODY_WAIT {
+        let may_arrive = is_asking || self.peer_states.iter().any(may_send);
+        if may_arrive && self.now().saturating_sub(self.last_byte_at) < NO_DATA_TIMEOUT {
             return Ok(());
         }
         let artifact = &self.assembly.manifest().artifact;
         let message = format!("no source has the missing pieces of artifact {artifact}; publish it again");
-        let missing = || Error::new(Kind::Unavailable, message).about(Reason::Missing);
+        let missing = || Error::new(Kind::Unavailable, message).with_reason(Reason::Missing);
         Err(self.origin_error.take().unwrap_or_else(missing))
     }
 

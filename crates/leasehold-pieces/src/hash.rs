@@ -36,7 +36,7 @@ impl Algorithm {
         match self {
             Self::Blake3 => Hash(*blake3::hash(bytes).as_bytes()),
             Self::Sha256 => {
-                let mut whole = Whole::new();
+                let mut whole = Sha256Hasher::new();
                 whole.update(bytes);
                 whole.finish()
             }
@@ -57,7 +57,7 @@ impl Algorithm {
 
     /// Computes the hash of the whole from those of the pieces; `None` with SHA-256.
     #[must_use]
-    pub fn whole_of(self, pieces: &[Hash]) -> Option<Hash> {
+    pub fn hash_from_pieces(self, pieces: &[Hash]) -> Option<Hash> {
         (self == Self::Blake3).then(|| match pieces {
             [] => self.hash(&[]),
             [one] => *one,
@@ -68,7 +68,7 @@ impl Algorithm {
         })
     }
 
-    pub(crate) fn name(self, whole: Hash) -> ArtifactId {
+    pub(crate) fn artifact_id(self, whole: Hash) -> ArtifactId {
         match self {
             Self::Blake3 => ArtifactId::blake3(whole.0),
             Self::Sha256 => ArtifactId::sha256(whole.0),
@@ -107,7 +107,7 @@ impl Hash {
     }
 
     /// First bytes of the hash: enough to notice that two lists of hashes differ.
-    pub(crate) fn beginning(&self) -> [u8; 4] {
+    pub(crate) fn prefix(&self) -> [u8; 4] {
         [self.0[0], self.0[1], self.0[2], self.0[3]]
     }
 }
@@ -139,9 +139,9 @@ fn branch(pieces: &[Hash]) -> ChainingValue {
 }
 
 /// Incremental SHA-256 of a whole, which does not follow from the piece hashes.
-pub(crate) struct Whole(digest::Context);
+pub(crate) struct Sha256Hasher(digest::Context);
 
-impl Whole {
+impl Sha256Hasher {
     pub(crate) fn new() -> Self {
         Self(digest::Context::new(&digest::SHA256))
     }
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(empty.to_string(), "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262");
         assert_eq!(Hash::parse(&empty.to_string()), Some(empty));
         assert_eq!(Hash::parse("xy"), None);
-        assert_eq!(Algorithm::of(&Algorithm::Sha256.name(empty)), Algorithm::Sha256);
+        assert_eq!(Algorithm::of(&Algorithm::Sha256.artifact_id(empty)), Algorithm::Sha256);
     }
 
     /// Hashes each piece, and computes the hash of the whole from them.
@@ -179,7 +179,7 @@ mod tests {
             .map(|(piece, bytes)| Algorithm::Blake3.hash_piece(&cut, piece, bytes))
             .collect();
         assert_eq!(pieces.len(), cut.pieces() as usize);
-        Algorithm::Blake3.whole_of(&pieces)
+        Algorithm::Blake3.hash_from_pieces(&pieces)
     }
 
     #[test]
@@ -201,11 +201,11 @@ mod tests {
                 );
             }
         }
-        assert_eq!(Algorithm::Sha256.whole_of(&[]), None);
+        assert_eq!(Algorithm::Sha256.hash_from_pieces(&[]), None);
     }
 
     #[test]
-    fn a_piece_at_another_place_has_another_hash() {
+    fn the_hash_of_a_piece_depends_on_its_offset() {
         let cut = PieceCut::new(4_096, 1_024).unwrap();
         let [first, second] = [0, 1].map(|piece| Algorithm::Blake3.hash_piece(&cut, piece, &[7; 1_024]));
         assert_ne!(first, second);

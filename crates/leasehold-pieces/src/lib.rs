@@ -15,7 +15,7 @@
 //! | [`mod@fetch`] | downloads pieces from the origin and from peers |
 //! | `assemble` | a partly downloaded file and its journal |
 //! | [`cache`] | the artifacts on this machine, and the name under which they are served |
-//! | [`serve`], [`sign`] | serves pieces to peers that know the secret |
+//! | [`serve`] | serves pieces to peers that know the secret |
 //! | [`peer`], [`peers`] | client of one peer; discovery of peers |
 
 pub mod artifacts;
@@ -29,15 +29,14 @@ pub mod peers;
 pub mod prune;
 pub mod publish;
 pub mod serve;
-pub mod sign;
 
 pub use artifacts::ArtifactStore;
-pub use cache::{Cache, Cached, ServingMark};
+pub use cache::{Cache, Cached, ServingLock};
 pub use fetch::{FetchEvent, FetchOptions, Fetched};
 pub use hash::Algorithm;
+pub use leasehold_http::Secret;
 pub use manifest::Manifest;
 pub use peers::{Announcement, Peers};
 pub use prune::{Pruned, prune};
 pub use publish::{PublishOptions, Published};
 pub use serve::{PieceServer, ServeOptions};
-pub use sign::Secret;

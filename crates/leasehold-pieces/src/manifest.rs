@@ -19,8 +19,8 @@
 //! day.
 
 use bytes::Bytes;
+use leasehold_core::oversize::corrupt_reason;
 use leasehold_core::piece::PieceCut;
-use leasehold_core::unread::why_corrupt;
 use leasehold_core::{ArtifactId, Error, Kind, Result, StoreTime, WriteId};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -48,7 +48,7 @@ pub struct Manifest {
 
 impl Manifest {
     /// Returns whether these bytes match the hashes of neighbouring pieces.
-    pub(crate) fn holds(&self, mut pieces: Range<u32>, bytes: &[u8]) -> bool {
+    pub(crate) fn matches(&self, mut pieces: Range<u32>, bytes: &[u8]) -> bool {
         let algorithm = Algorithm::of(&self.artifact);
         let mut chunks = bytes.chunks(self.cut.piece_bytes() as usize);
         pieces.all(|piece| {
@@ -70,7 +70,7 @@ pub enum ManifestRecord {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Flat {
+struct ManifestJson {
     format: u32,
     artifact: ArtifactId,
     state: String,
@@ -101,20 +101,20 @@ impl ManifestRecord {
     /// Parses the record at `key`; fails if it is inconsistent, or for another artifact.
     pub fn read(key: &str, artifact: &ArtifactId, bytes: &[u8]) -> Result<Self> {
         let corrupt = |why: &str| Error::new(Kind::Corrupt, format!("manifest `{key}` is corrupt: {why}"));
-        let flat: Flat =
-            serde_json::from_slice(bytes).map_err(|error| corrupt(&why_corrupt(bytes, &error)))?;
-        if flat.format != FORMAT {
-            return Err(corrupt(&format!("unknown format {}, expected {FORMAT}", flat.format)));
+        let json: ManifestJson =
+            serde_json::from_slice(bytes).map_err(|error| corrupt(&corrupt_reason(bytes, &error)))?;
+        if json.format != FORMAT {
+            return Err(corrupt(&format!("unknown format {}, expected {FORMAT}", json.format)));
         }
-        if flat.artifact != *artifact {
-            return Err(corrupt(&format!("it belongs to artifact `{}`", flat.artifact)));
+        if json.artifact != *artifact {
+            return Err(corrupt(&format!("it belongs to artifact `{}`", json.artifact)));
         }
-        let since = || flat.since.ok_or_else(|| corrupt("`since` is missing"));
-        Ok(match flat.state.as_str() {
-            "kept" => ManifestRecord::Kept(flat.manifest().map_err(|why| corrupt(&why))?),
+        let since = || json.since.ok_or_else(|| corrupt("`since` is missing"));
+        Ok(match json.state.as_str() {
+            "kept" => ManifestRecord::Kept(json.manifest().map_err(|why| corrupt(&why))?),
             "leaving" => {
                 let since = since()?;
-                ManifestRecord::Leaving(flat.manifest().map_err(|why| corrupt(&why))?, since)
+                ManifestRecord::Leaving(json.manifest().map_err(|why| corrupt(&why))?, since)
             }
             "closing" => ManifestRecord::Closing(since()?),
             other => return Err(corrupt(&format!("unknown state `{other}`"))),
@@ -130,7 +130,7 @@ impl ManifestRecord {
             ManifestRecord::Closing(since) => ("closing", None, Some(*since)),
         };
         let hashes = |manifest: &Manifest| manifest.pieces.iter().map(ToString::to_string).collect();
-        let flat = Flat {
+        let json = ManifestJson {
             format: FORMAT,
             artifact: artifact.clone(),
             state: state.to_owned(),
@@ -145,7 +145,7 @@ impl ManifestRecord {
             keep_secs: manifest.map(|manifest| manifest.keep_secs),
             write_id,
         };
-        serde_json::to_vec(&flat).expect("a manifest can be written as JSON").into()
+        serde_json::to_vec(&json).expect("a manifest can be written as JSON").into()
     }
 
     /// Manifest, if the artifact can be read.
@@ -158,7 +158,7 @@ impl ManifestRecord {
     }
 }
 
-impl Flat {
+impl ManifestJson {
     fn manifest(self) -> std::result::Result<Manifest, String> {
         let missing = |what: &str| format!("`{what}` is missing");
         let size = self.size.ok_or_else(|| missing("size"))?;
@@ -173,7 +173,10 @@ impl Flat {
         let pieces = self.pieces.iter().map(|text| Hash::parse(text)).collect::<Option<Vec<_>>>();
         let pieces = pieces.ok_or("a piece hash does not have 64 hex digits")?;
         let algorithm = Algorithm::of(&self.artifact);
-        if algorithm.whole_of(&pieces).is_some_and(|whole| algorithm.name(whole) != self.artifact) {
+        if algorithm
+            .hash_from_pieces(&pieces)
+            .is_some_and(|whole| algorithm.artifact_id(whole) != self.artifact)
+        {
             return Err("piece hashes do not match the artifact id".to_owned());
         }
         Ok(Manifest {
@@ -198,7 +201,7 @@ mod tests {
         let (cut, bytes) = (PieceCut::new(1_500, 1_024).unwrap(), [7; 1_500]);
         let hash = |piece: u32, bytes: &[u8]| Algorithm::Blake3.hash_piece(&cut, piece, bytes);
         Manifest {
-            artifact: Algorithm::Blake3.name(Algorithm::Blake3.hash(&bytes)),
+            artifact: Algorithm::Blake3.artifact_id(Algorithm::Blake3.hash(&bytes)),
             cut,
             pieces: vec![hash(0, &bytes[..1_024]), hash(1, &bytes[1_024..])],
             name: Some("ab.txt".into()),
@@ -225,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_that_does_not_fit_together_is_corrupt() {
+    fn an_inconsistent_manifest_is_corrupt() {
         let good: Value = serde_json::from_slice(&write(&ManifestRecord::Kept(manifest()))).unwrap();
         for (field, value, words) in [
             ("format", json!(2), "unknown format 2"),

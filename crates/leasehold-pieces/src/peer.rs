@@ -3,11 +3,11 @@
 //! Every response is checked against the manifest: another size, another cut, a map of another length, more or fewer bytes
 //! than requested are rejected before they are read. The caller verifies the bytes with the hashes of the manifest.
 //!
-//! A peer that sends nothing for [`PeerOptions::stall_wait`] times out. One that sends a byte now and then does not: the
+//! A peer that sends nothing for [`PeerOptions::stall_timeout`] times out. One that sends a byte now and then does not: the
 //! leases on pieces set the minimum speed of a peer.
 
-mod link;
-mod trouble;
+mod connection;
+mod error;
 
 use std::fmt;
 use std::future::Future;
@@ -24,16 +24,16 @@ use http_body_util::Empty;
 use hyper::body::{Body, Incoming};
 use leasehold_core::piece::{PieceCut, PieceMap};
 use leasehold_core::{ArtifactId, Error, Result};
+use leasehold_http::{Secret, SignClock};
 use leasehold_store::Host;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::serve::{PIECE_BYTES, Route, SIZE, pieces_per_answer};
-use crate::sign::{Secret, SignClock};
-use link::Link;
-use trouble::Trouble;
+use crate::serve::{PIECE_BYTES_HEADER, Route, SIZE_HEADER, pieces_per_response};
+use connection::PeerConnection;
+use error::PeerError;
 
 /// Longest error body that is read to keep the connection usable; a longer one closes the connection.
-const WORDS_BYTES_MAX: u64 = 1_024;
+const ERROR_BODY_BYTES_MAX: u64 = 1_024;
 
 /// Limits of the requests to a peer.
 #[derive(Debug, Clone, Copy)]
@@ -42,12 +42,12 @@ pub struct PeerOptions {
     pub connections_max: usize,
     /// Longest wait for a connection, for the head of a response, or for its next byte. Longer than a server lets a
     /// request wait for its turn, so that a busy peer differs from a dead one.
-    pub stall_wait: Duration,
+    pub stall_timeout: Duration,
 }
 
 impl Default for PeerOptions {
     fn default() -> Self {
-        Self { connections_max: 4, stall_wait: Duration::from_secs(10) }
+        Self { connections_max: 4, stall_timeout: Duration::from_secs(10) }
     }
 }
 
@@ -67,7 +67,7 @@ impl fmt::Display for PeerFailure {
         match self {
             Self::NetworkError => f.write_str("cannot reach the peer"),
             Self::Timeout => f.write_str("the peer timed out"),
-            Self::InvalidData(words) => write!(f, "invalid response from the peer: {words}"),
+            Self::InvalidData(message) => write!(f, "invalid response from the peer: {message}"),
         }
     }
 }
@@ -80,10 +80,10 @@ pub struct PeerClient {
     secret: Option<Secret>,
     host: Arc<dyn Host>,
     present: SignClock,
-    stall_wait: Duration,
+    stall_timeout: Duration,
     /// One permit for each connection in use. Connections in use and idle ones together never exceed the permits.
     connections: Semaphore,
-    idle: Mutex<Vec<Link>>,
+    idle: Mutex<Vec<PeerConnection>>,
 }
 
 impl PeerClient {
@@ -103,11 +103,11 @@ impl PeerClient {
             )));
         }
         Ok(Self {
-            peer: read_address(base_url)?,
+            peer: parse_address(base_url)?,
             secret,
             host,
             present,
-            stall_wait: options.stall_wait,
+            stall_timeout: options.stall_timeout,
             connections: Semaphore::new(options.connections_max),
             idle: Mutex::default(),
         })
@@ -117,18 +117,20 @@ impl PeerClient {
     pub async fn have(&self, artifact: &ArtifactId, cut: &PieceCut) -> Result<Option<PieceMap>> {
         let route = Route::Have(artifact.clone());
         let _permit = self.permit().await;
-        let asked = self.ask(&route, |head, len| check_map(head, len, cut), &|_| ());
+        let response = self.exchange(&route, |head, len| check_map(head, len, cut), &|_| ());
         // A map is small: all of it must arrive within the time allowed for the next byte of a piece.
-        match self.within(asked).await {
+        match self.with_timeout(response).await {
             Ok(bytes) => PieceMap::from_bytes(&bytes, cut.pieces()).map(Some).map_err(|error| {
-                self.error(&Trouble::Nonsense(format!("piece map does not match the manifest: {error}")))
+                self.error(&PeerError::InvalidResponse(format!(
+                    "piece map does not match the manifest: {error}"
+                )))
             }),
-            Err(Trouble::Missing) => Ok(None),
-            Err(trouble) => Err(self.error(&trouble)),
+            Err(PeerError::NotFound) => Ok(None),
+            Err(error) => Err(self.error(&error)),
         }
     }
 
-    /// Requests the bytes of neighbouring pieces, at most [`pieces_per_answer`]; calls `on_bytes` as bytes arrive.
+    /// Requests the bytes of neighbouring pieces, at most [`pieces_per_response`]; calls `on_bytes` as bytes arrive.
     pub async fn pieces(
         &self,
         artifact: &ArtifactId,
@@ -136,15 +138,15 @@ impl PeerClient {
         run: Range<u32>,
         on_bytes: &(dyn Fn(u64) + Sync),
     ) -> Result<Bytes, PeerFailure> {
-        if run.is_empty() || run.end > cut.pieces() || run.end - run.start > pieces_per_answer(cut) {
+        if run.is_empty() || run.end > cut.pieces() || run.end - run.start > pieces_per_response(cut) {
             return Err(PeerFailure::InvalidData(format!("invalid piece range {run:?}")));
         }
         let span = cut.bytes_of_run(&run);
         let wanted = span.end - span.start;
         let route = Route::Pieces(artifact.clone(), run);
         let _permit = self.permit().await;
-        let asked = self.ask(&route, |_, len| check_len(len, wanted), on_bytes);
-        asked.await.map_err(|trouble| self.failure(&trouble))
+        let response = self.exchange(&route, |_, len| check_len(len, wanted), on_bytes);
+        response.await.map_err(|error| self.failure(&error))
     }
 
     /// Waits for one of the connections, without a timeout: the peer is not at fault when all of them are in use.
@@ -153,56 +155,56 @@ impl PeerClient {
     }
 
     /// Sends a request, passes head and length of the response to `check`, and reads that many bytes.
-    async fn ask(
+    async fn exchange(
         &self,
         route: &Route,
-        check: impl FnOnce(&Parts, Option<u64>) -> Result<(), Trouble>,
+        check: impl FnOnce(&Parts, Option<u64>) -> Result<(), PeerError>,
         on_bytes: &(dyn Fn(u64) + Sync),
-    ) -> Result<Bytes, Trouble> {
-        let (mut link, answer) = self.send(route).await?;
-        let len = answer.body().size_hint().exact();
-        let (head, body) = answer.into_parts();
+    ) -> Result<Bytes, PeerError> {
+        let (mut connection, response) = self.send(route).await?;
+        let len = response.body().size_hint().exact();
+        let (head, body) = response.into_parts();
         if head.status != StatusCode::OK {
-            if len.is_some_and(|len| len <= WORDS_BYTES_MAX)
-                && self.read(&mut link, body, &|_| ()).await.is_ok()
+            if len.is_some_and(|len| len <= ERROR_BODY_BYTES_MAX)
+                && self.read(&mut connection, body, &|_| ()).await.is_ok()
             {
-                self.idle().push(link);
+                self.idle().push(connection);
             }
-            return Err(Trouble::of(head.status));
+            return Err(PeerError::from_status(head.status));
         }
         check(&head, len)?;
-        let bytes = self.read(&mut link, body, on_bytes).await?;
-        self.idle().push(link);
+        let bytes = self.read(&mut connection, body, on_bytes).await?;
+        self.idle().push(connection);
         Ok(bytes)
     }
 
     /// Sends a request, over an idle connection if one still works: the peer may close an idle connection at any time, even
     /// as we send.
-    async fn send(&self, route: &Route) -> Result<(Link, Response<Incoming>), Trouble> {
-        while let Some(mut link) = self.take_idle() {
-            if !self.within(async { Ok(link.is_usable().await) }).await? {
+    async fn send(&self, route: &Route) -> Result<(PeerConnection, Response<Incoming>), PeerError> {
+        while let Some(mut connection) = self.take_idle() {
+            if !self.with_timeout(async { Ok(connection.is_usable().await) }).await? {
                 continue;
             }
-            match self.within(link.send(self.request(route)?)).await {
-                Ok(answer) => return Ok((link, answer)),
-                Err(Trouble::Network(words)) => {
-                    tracing::debug!(peer = %self.peer, error = words, "idle peer connection failed");
+            match self.with_timeout(connection.send(self.build_request(route)?)).await {
+                Ok(response) => return Ok((connection, response)),
+                Err(PeerError::Network(message)) => {
+                    tracing::debug!(peer = %self.peer, error = message, "idle peer connection failed");
                 }
-                Err(trouble) => return Err(trouble),
+                Err(error) => return Err(error),
             }
         }
-        let mut link = self.within(Link::open(&self.peer)).await?;
-        let answer = self.within(link.send(self.request(route)?)).await?;
-        Ok((link, answer))
+        let mut connection = self.with_timeout(PeerConnection::open(&self.peer)).await?;
+        let response = self.with_timeout(connection.send(self.build_request(route)?)).await?;
+        Ok((connection, response))
     }
 
-    fn request(&self, route: &Route) -> Result<Request<Empty<Bytes>>, Trouble> {
+    fn build_request(&self, route: &Route) -> Result<Request<Empty<Bytes>>, PeerError> {
         let mut request = Request::new(Empty::new());
         *request.uri_mut() = Uri::try_from(route.to_string()).expect("hashes and numbers");
         let host = HeaderValue::from_str(self.peer.as_str()).expect("it was read as an address");
         request.headers_mut().insert(HOST, host);
         if let Some(secret) = &self.secret {
-            let now = (self.present)().ok_or(Trouble::Timeless)?;
+            let now = (self.present)().ok_or(PeerError::TimeUnknown)?;
             let uri = request.uri().clone();
             secret.sign(&Method::GET, &uri, now.earliest, request.headers_mut());
         }
@@ -212,42 +214,45 @@ impl PeerClient {
     /// Reads a body whose length was checked: hyper returns no more than that.
     async fn read(
         &self,
-        link: &mut Link,
+        connection: &mut PeerConnection,
         mut body: Incoming,
         on_bytes: &(dyn Fn(u64) + Sync),
-    ) -> Result<Bytes, Trouble> {
+    ) -> Result<Bytes, PeerError> {
         let len = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         let mut bytes = BytesMut::with_capacity(len);
-        while let Some(more) = self.within(link.next_bytes(&mut body)).await? {
+        while let Some(more) = self.with_timeout(connection.next_bytes(&mut body)).await? {
             on_bytes(more.len() as u64);
             bytes.extend_from_slice(&more);
         }
         Ok(bytes.freeze())
     }
 
-    async fn within<T>(&self, work: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
+    async fn with_timeout<T>(
+        &self,
+        work: impl Future<Output = Result<T, PeerError>>,
+    ) -> Result<T, PeerError> {
         tokio::select! {
             biased;
             done = work => done,
-            () = self.host.sleep(self.stall_wait) => Err(Trouble::Silent),
+            () = self.host.sleep(self.stall_timeout) => Err(PeerError::Timeout),
         }
     }
 
-    fn take_idle(&self) -> Option<Link> {
+    fn take_idle(&self) -> Option<PeerConnection> {
         self.idle().pop()
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Link>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<PeerConnection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn error(&self, trouble: &Trouble) -> Error {
-        Error::new(trouble.kind(), format!("peer `{}`: {trouble}", self.peer))
+    fn error(&self, error: &PeerError) -> Error {
+        Error::new(error.kind(), format!("peer `{}`: {error}", self.peer))
     }
 
-    fn failure(&self, trouble: &Trouble) -> PeerFailure {
-        tracing::debug!(peer = %self.peer, error = %trouble, "failed to get pieces from peer");
-        trouble.failure()
+    fn failure(&self, error: &PeerError) -> PeerFailure {
+        tracing::debug!(peer = %self.peer, error = %error, "failed to get pieces from peer");
+        error.failure()
     }
 }
 
@@ -258,7 +263,7 @@ impl fmt::Debug for PeerClient {
 }
 
 /// Parses `http://HOST:PORT` and nothing else.
-fn read_address(text: &str) -> Result<Authority> {
+fn parse_address(text: &str) -> Result<Authority> {
     let read = |uri: Uri| {
         let is_plain =
             uri.scheme_str() == Some("http") && matches!(uri.path(), "" | "/") && uri.query().is_none();
@@ -275,31 +280,31 @@ fn read_address(text: &str) -> Result<Authority> {
 }
 
 /// Checks that a map is for the same artifact size and cut.
-fn check_map(head: &Parts, len: Option<u64>, cut: &PieceCut) -> Result<(), Trouble> {
+fn check_map(head: &Parts, len: Option<u64>, cut: &PieceCut) -> Result<(), PeerError> {
     let number = |name: &HeaderName| head.headers.get(name)?.to_str().ok()?.parse::<u64>().ok();
-    let (size, piece_bytes) = (number(&SIZE), number(&PIECE_BYTES));
+    let (size, piece_bytes) = (number(&SIZE_HEADER), number(&PIECE_BYTES_HEADER));
     if (size, piece_bytes) != (Some(cut.size()), Some(cut.piece_bytes().into())) {
-        let said = |number: Option<u64>| {
+        let shown = |number: Option<u64>| {
             number.map_or("an unknown number of".to_owned(), |number| number.to_string())
         };
-        return Err(Trouble::Nonsense(format!(
+        return Err(PeerError::InvalidResponse(format!(
             "piece map does not match the manifest: {} bytes in pieces of {} instead of {} in pieces of {}",
-            said(size),
-            said(piece_bytes),
+            shown(size),
+            shown(piece_bytes),
             cut.size(),
             cut.piece_bytes()
         )));
     }
-    check_len(len, cut.pieces().div_ceil(8).into()).map_err(|trouble| {
-        Trouble::Nonsense(format!("piece map does not match the manifest: a map with {trouble}"))
+    check_len(len, cut.pieces().div_ceil(8).into()).map_err(|error| {
+        PeerError::InvalidResponse(format!("piece map does not match the manifest: a map with {error}"))
     })
 }
 
 /// Checks that a response declares the expected length: then nothing is read that was not requested.
-fn check_len(len: Option<u64>, wanted: u64) -> Result<(), Trouble> {
+fn check_len(len: Option<u64>, wanted: u64) -> Result<(), PeerError> {
     match len {
         Some(len) if len == wanted => Ok(()),
-        Some(len) => Err(Trouble::Nonsense(format!("{len} bytes instead of {wanted}"))),
-        None => Err(Trouble::Nonsense(format!("an unknown number of bytes instead of {wanted}"))),
+        Some(len) => Err(PeerError::InvalidResponse(format!("{len} bytes instead of {wanted}"))),
+        None => Err(PeerError::InvalidResponse(format!("an unknown number of bytes instead of {wanted}"))),
     }
 }

@@ -1,12 +1,13 @@
 //! Discovery of peers: each node that serves pieces holds a lease on its name, which contains its address.
 //!
-//! Requests: a node that serves claims its lease (1 put) and renews it every [`RENEW_EVERY`] (1 put). A node that fetches
+//! Requests: a node that serves claims its lease (1 put) and renews it every [`RENEW_INTERVAL`] (1 put). A node that fetches
 //! makes 1 list for every thousand names of the last week, and 1 get for each peer whose lease has changed since the last
 //! read.
 
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use leasehold_core::piece::PeerId;
 use leasehold_core::{Error, HexName, Holder, Kind, Lease, Name, Result, StoreTime, keys};
+use leasehold_http::Secret;
 use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken};
 use leasehold_store::store::ListEntry;
 use leasehold_store::{Client, HostExt, List, Purpose};
@@ -19,13 +20,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::peer::{PeerClient, PeerOptions};
-use crate::sign::Secret;
 
 /// Duration of a peer's lease: a node that has died counts as a peer for at most this long.
 const TTL: Duration = Duration::from_mins(2);
 
 /// Pause between two renewals. Each is a put: a node that serves for a month makes some 65,000.
-pub const RENEW_EVERY: Duration = Duration::from_secs(40);
+pub const RENEW_INTERVAL: Duration = Duration::from_secs(40);
 
 /// Time after which a node that starts to serve removes expired leases.
 const RETIRED_AFTER: Duration = Duration::from_hours(7 * 24);
@@ -39,7 +39,7 @@ const READ_AT_ONCE: usize = 16;
 /// A node that serves pieces.
 #[derive(Debug, Clone)]
 pub struct Peer {
-    /// Its name.
+    /// Name of the node.
     pub id: PeerId,
     pub(crate) client: Arc<PeerClient>,
 }
@@ -50,12 +50,12 @@ pub struct Peers {
     client: Client,
     secret: Option<Secret>,
     me: Option<PeerId>,
-    known: Arc<Mutex<BTreeMap<String, Known>>>,
+    leases: Arc<Mutex<BTreeMap<String, CachedLease>>>,
 }
 
 /// A lease that was read, and the peer that it describes.
 #[derive(Clone)]
-struct Known {
+struct CachedLease {
     written_at: StoreTime,
     /// `None` if it is corrupt.
     lease: Option<Lease>,
@@ -73,12 +73,12 @@ impl Peers {
     #[must_use]
     pub fn new(client: Client, secret: Option<Secret>, me: Option<&Name>) -> Self {
         let me = me.map(|name| name.as_str().into());
-        Self { client, secret, me, known: Arc::default() }
+        Self { client, secret, me, leases: Arc::default() }
     }
 
     /// Returns a handle for a node of another name, which shares the leases read so far.
     #[must_use]
-    pub fn seen_by(&self, me: Option<&Name>) -> Self {
+    pub fn with_own_name(&self, me: Option<&Name>) -> Self {
         Self { me: me.map(|name| name.as_str().into()), ..self.clone() }
     }
 
@@ -90,15 +90,15 @@ impl Peers {
 
     /// Lists the other nodes that serve at the moment.
     pub async fn live(&self) -> Result<Vec<Peer>> {
-        let listed = listed(&self.client, Purpose::Fetch).await?;
-        let now = self.client.now().ok_or_else(crate::publish::no_time)?;
+        let listed = list_leases(&self.client, Purpose::Fetch).await?;
+        let now = self.client.now().ok_or_else(crate::publish::time_unknown)?;
         // A lease that was not renewed for two TTLs has expired: it is neither read nor cached.
         let recent: BTreeMap<String, StoreTime> = listed
             .into_iter()
             .filter(|entry| !now.is_past(entry.modified.plus(TTL * 2)))
             .map(|entry| (entry.key, entry.modified))
             .collect();
-        self.known().retain(|key, _| recent.contains_key(key));
+        self.leases().retain(|key, _| recent.contains_key(key));
         let others = recent.into_iter().filter_map(|(key, written_at)| {
             let id = PeerId::from(keys::parse_peer(&key)?.as_str());
             (Some(&id) != self.me.as_ref()).then(|| self.look_up(key, id, written_at).boxed())
@@ -107,52 +107,52 @@ impl Peers {
         let mut read = stream::iter(others).buffered(READ_AT_ONCE);
         let mut live = Vec::new();
         while live.len() < PEERS_MAX {
-            let Some(known) = read.try_next().await? else { break };
-            let now = self.client.now().ok_or_else(crate::publish::no_time)?;
-            if known.lease.is_some_and(|lease| !lease.is_free(now)) {
-                live.extend(known.peer);
+            let Some(cached) = read.try_next().await? else { break };
+            let now = self.client.now().ok_or_else(crate::publish::time_unknown)?;
+            if cached.lease.is_some_and(|lease| !lease.is_free(now)) {
+                live.extend(cached.peer);
             }
         }
         Ok(live)
     }
 
-    fn remembered(&self, key: &str, written_at: StoreTime) -> Option<Known> {
-        self.known().get(key).filter(|known| known.written_at == written_at).cloned()
+    fn cached(&self, key: &str, written_at: StoreTime) -> Option<CachedLease> {
+        self.leases().get(key).filter(|cached| cached.written_at == written_at).cloned()
     }
 
-    async fn look_up(&self, key: String, id: PeerId, written_at: StoreTime) -> Result<Known> {
-        match self.remembered(&key, written_at) {
-            Some(known) => Ok(known),
+    async fn look_up(&self, key: String, id: PeerId, written_at: StoreTime) -> Result<CachedLease> {
+        match self.cached(&key, written_at) {
+            Some(cached) => Ok(cached),
             None => self.read(&key, id, written_at).await,
         }
     }
 
     /// Reads the lease of a peer. A corrupt lease counts as no peer.
-    async fn read(&self, key: &str, id: PeerId, written_at: StoreTime) -> Result<Known> {
+    async fn read(&self, key: &str, id: PeerId, written_at: StoreTime) -> Result<CachedLease> {
         let object = self.client.get(Purpose::Fetch, key).await?;
         let lease = object.and_then(|object| Lease::read(key, &object.body).ok());
-        let before = self.known().get(key).cloned();
+        let before = self.leases().get(key).cloned();
         let peer = match (&lease, before) {
             // Connections are kept as long as the peer keeps its claim.
-            (Some(new), Some(Known { lease: Some(old), peer, .. })) if old.is_same_claim(new) => peer,
+            (Some(new), Some(CachedLease { lease: Some(old), peer, .. })) if old.is_same_claim(new) => peer,
             (Some(new), _) => {
                 let address = new.subject.get("address").and_then(Value::as_str);
-                address.and_then(|address| self.at(id, address))
+                address.and_then(|address| self.peer_at(id, address))
             }
             (None, _) => None,
         };
-        let known = Known { written_at, lease, peer };
-        self.known().insert(key.to_owned(), known.clone());
-        Ok(known)
+        let cached = CachedLease { written_at, lease, peer };
+        self.leases().insert(key.to_owned(), cached.clone());
+        Ok(cached)
     }
 
     /// Creates the peer at an address; `None` if the address is invalid.
-    fn at(&self, id: PeerId, address: &str) -> Option<Peer> {
+    fn peer_at(&self, id: PeerId, address: &str) -> Option<Peer> {
         let (client, host) = (self.client.clone(), self.client.host().clone());
         let present = Arc::new(move || client.now());
         let base = format!("http://{address}");
-        let made = PeerClient::new(&base, self.secret.clone(), host, present, PeerOptions::default());
-        match made {
+        let created = PeerClient::new(&base, self.secret.clone(), host, present, PeerOptions::default());
+        match created {
             Ok(client) => Some(Peer { id, client: Arc::new(client) }),
             Err(error) => {
                 tracing::debug!(peer = %id, %error, "ignoring peer with an invalid address");
@@ -161,13 +161,13 @@ impl Peers {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn leases(&self) -> MutexGuard<'_, BTreeMap<String, CachedLease>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Lists all leases on names of peers, including released ones. Requests: 1 list for every thousand.
-async fn listed(client: &Client, purpose: Purpose) -> Result<Vec<ListEntry>> {
+async fn list_leases(client: &Client, purpose: Purpose) -> Result<Vec<ListEntry>> {
     let all = List::all(keys::PEERS);
     let (mut entries, mut next) = (Vec::new(), Some(all.clone()));
     while let Some(list) = next {
@@ -188,10 +188,10 @@ pub struct Announcement {
 
 impl Announcement {
     /// Claims the lease, which announces that pieces are served at this address.
-    pub async fn make(client: &Client, name: &Name, address: SocketAddr) -> Result<Self> {
+    pub async fn claim(client: &Client, name: &Name, address: SocketAddr) -> Result<Self> {
         let instance = HexName::from_random(client.host().random_bits());
         let leases = Leases::new(client.clone(), Holder { worker_id: name.clone(), instance, ttl: TTL })?;
-        let listed = listed(client, Purpose::Lease).await?;
+        let listed = list_leases(client, Purpose::Lease).await?;
         let key = keys::peer(name);
         let seen = listed.iter().find(|entry| entry.key == key).map(|entry| entry.modified);
         let subject = Map::from_iter([
@@ -206,7 +206,7 @@ impl Announcement {
                 return Err(Error::new(Kind::Unavailable, message));
             }
         };
-        let now = client.now().ok_or_else(crate::publish::no_time)?;
+        let now = client.now().ok_or_else(crate::publish::time_unknown)?;
         for entry in listed.iter().filter(|entry| now.is_past(entry.modified.plus(RETIRED_AFTER))) {
             if let Err(error) = leases.retire(&entry.key, RETIRED_AFTER).await {
                 tracing::debug!(key = %entry.key, %error, "failed to remove expired peer lease");
@@ -218,7 +218,7 @@ impl Announcement {
     /// Renews the lease until shutdown, then releases it.
     pub async fn run(mut self, shutdown: Shutdown) -> Result<()> {
         loop {
-            let pause = self.client.host().sleep(RENEW_EVERY);
+            let pause = self.client.host().sleep(RENEW_INTERVAL);
             let stopped = Box::pin(shutdown.reached(Stage::Drain));
             if let futures::future::Either::Right(_) = futures::future::select(pause, stopped).await {
                 return self.leases.release(self.held).await;

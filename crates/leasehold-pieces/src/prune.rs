@@ -5,19 +5,19 @@
 //! and 1 delete, and a day later 1 get, 1 put and 2 deletes.
 
 use leasehold_core::{ArtifactId, Kind, Result, StoreTime, keys};
-use leasehold_store::mutant::{Rule, breaks};
-use leasehold_store::{Client, Decision, List, Purpose, StoredState, update};
+use leasehold_store::mutant::breaks;
+use leasehold_store::{Client, Decision, List, Purpose, PutOutcome, update};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::manifest::{Manifest, ManifestRecord};
-use crate::publish::{DELETE_LANDS_WITHIN, no_time};
+use crate::publish::{DELETE_COMPLETES_WITHIN, time_unknown};
 
 /// Time for which an artifact can still be read after its retention is over: a task that uses it may have just started.
-pub const LEAVING: Duration = Duration::from_hours(24);
+pub const LEAVING_PERIOD: Duration = Duration::from_hours(24);
 
 /// Longest time for which a publisher may be uploading. Older data without a manifest was left by one that died.
-pub const UNFINISHED: Duration = Duration::from_hours(7 * 24);
+pub const UPLOAD_TIME_MAX: Duration = Duration::from_hours(7 * 24);
 
 /// Time within which deletes are sent after the manifest says *closing*; later they are not sent at all.
 const DELETE_SENT_WITHIN: Duration = Duration::from_mins(1);
@@ -43,7 +43,7 @@ pub struct ListedArtifact {
 }
 
 /// Returns whether the store holds any artifact. Requests: 1 list.
-pub async fn are_any(client: &Client, purpose: Purpose) -> Result<bool> {
+pub async fn has_artifacts(client: &Client, purpose: Purpose) -> Result<bool> {
     Ok(!client.list(purpose, &List::all(keys::ARTIFACTS)).await?.entries.is_empty())
 }
 
@@ -72,8 +72,8 @@ pub async fn prune(client: &Client) -> Result<Pruned> {
     for (artifact, listed) in list(client, Purpose::Sweep).await? {
         pruned.seen += 1;
         match prune_one(client, &artifact, listed).await {
-            Ok(Some(Done::Leaving)) => pruned.leaving += 1,
-            Ok(Some(Done::Removed)) => pruned.removed += 1,
+            Ok(Some(PruneStep::Leaving)) => pruned.leaving += 1,
+            Ok(Some(PruneStep::Removed)) => pruned.removed += 1,
             Ok(None) => {}
             Err(error) if error.kind() == Kind::Denied => return Err(error),
             Err(error) => tracing::warn!(%artifact, %error, "failed to prune artifact, skipping it"),
@@ -82,13 +82,13 @@ pub async fn prune(client: &Client) -> Result<Pruned> {
     Ok(pruned)
 }
 
-enum Done {
+enum PruneStep {
     Leaving,
     Removed,
 }
 
 /// Next step for one artifact.
-enum Next {
+enum NextStep {
     Nothing,
     Leave,
     /// Delete data and manifest. No other process touches the artifact from this moment on.
@@ -98,59 +98,63 @@ enum Next {
     CloseData(StoreTime),
 }
 
-async fn prune_one(client: &Client, artifact: &ArtifactId, listed: ListedArtifact) -> Result<Option<Done>> {
-    let now = client.now().ok_or_else(no_time)?;
+async fn prune_one(
+    client: &Client,
+    artifact: &ArtifactId,
+    listed: ListedArtifact,
+) -> Result<Option<PruneStep>> {
+    let now = client.now().ok_or_else(time_unknown)?;
     // No retention is shorter than a day: a younger manifest need not be read.
     let youngest = listed.manifest.or(listed.data.map(|(at, _)| at));
-    if youngest.is_some_and(|at| !now.is_past(at.plus(LEAVING))) {
+    if youngest.is_some_and(|at| !now.is_past(at.plus(LEAVING_PERIOD))) {
         return Ok(None);
     }
     let key = keys::manifest(artifact);
     let updated = update(client, Purpose::Sweep, &key, |found| {
-        let now = client.now().ok_or_else(no_time)?;
+        let now = client.now().ok_or_else(time_unknown)?;
         let record = found.map(|object| ManifestRecord::read(&key, artifact, &object.body)).transpose()?;
         let since = now.latest_known();
         let closing = ManifestRecord::Closing(since);
         let (record, next) = match record {
-            Some(ManifestRecord::Kept(manifest)) if now.is_past(over_at(&manifest)) => {
-                (ManifestRecord::Leaving(manifest, since), Next::Leave)
+            Some(ManifestRecord::Kept(manifest)) if now.is_past(retention_end(&manifest)) => {
+                (ManifestRecord::Leaving(manifest, since), NextStep::Leave)
             }
-            Some(ManifestRecord::Leaving(_, left)) if now.is_past(left.plus(LEAVING)) => {
-                (closing, Next::Close(since))
+            Some(ManifestRecord::Leaving(_, left)) if now.is_past(left.plus(LEAVING_PERIOD)) => {
+                (closing, NextStep::Close(since))
             }
             // The process that began the removal has died, or its deletes were lost.
-            Some(ManifestRecord::Closing(began)) if now.is_past(began.plus(DELETE_LANDS_WITHIN)) => {
-                (closing, Next::Close(since))
+            Some(ManifestRecord::Closing(began)) if now.is_past(began.plus(DELETE_COMPLETES_WITHIN)) => {
+                (closing, NextStep::Close(since))
             }
-            None if listed.data.is_some_and(|(at, _)| now.is_past(at.plus(UNFINISHED))) => {
-                (closing, Next::CloseData(since))
+            None if listed.data.is_some_and(|(at, _)| now.is_past(at.plus(UPLOAD_TIME_MAX))) => {
+                (closing, NextStep::CloseData(since))
             }
-            _ => return Ok(Decision::Leave(Next::Nothing)),
+            _ => return Ok(Decision::Leave(NextStep::Nothing)),
         };
         Ok(Decision::write(record.write(artifact, client.write_id()), next))
     });
     let updated = updated.await?;
-    if !matches!(updated.now, StoredState::Written(_)) {
+    if !matches!(updated.put, Some(PutOutcome::Written(_))) {
         return Ok(None);
     }
     match updated.result {
-        Next::Nothing => Ok(None),
-        Next::Leave if breaks(Rule::PruneDeletesAtOnce) => {
+        NextStep::Nothing => Ok(None),
+        NextStep::Leave if breaks("prune-deletes-at-once") => {
             client.delete(Purpose::Sweep, &key).await?;
             client.delete(Purpose::Sweep, &keys::artifact_data(artifact)).await?;
-            Ok(Some(Done::Removed))
+            Ok(Some(PruneStep::Removed))
         }
-        Next::Leave => Ok(Some(Done::Leaving)),
+        NextStep::Leave => Ok(Some(PruneStep::Leaving)),
         // Data first: while the manifest says closing, no client relies on it. If a delete fails or comes too late, the
         // manifest stays closing, and another prune retries when this one can no longer be under way.
-        Next::Close(since) => {
+        NextStep::Close(since) => {
             let is_gone = delete(client, &keys::artifact_data(artifact), since).await?
                 && delete(client, &key, since).await?;
-            Ok(is_gone.then_some(Done::Removed))
+            Ok(is_gone.then_some(PruneStep::Removed))
         }
-        Next::CloseData(since) => {
+        NextStep::CloseData(since) => {
             let is_gone = delete(client, &keys::artifact_data(artifact), since).await?;
-            Ok(is_gone.then_some(Done::Removed))
+            Ok(is_gone.then_some(PruneStep::Removed))
         }
     }
 }
@@ -166,6 +170,6 @@ async fn delete(client: &Client, key: &str, since: StoreTime) -> Result<bool> {
 }
 
 /// End of an artifact's retention.
-fn over_at(manifest: &Manifest) -> StoreTime {
+fn retention_end(manifest: &Manifest) -> StoreTime {
     manifest.published_at.plus(Duration::from_secs(manifest.keep_secs))
 }

@@ -10,8 +10,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_core::limits::UPLOAD_PART_BYTES;
 use leasehold_core::piece::PieceCut;
 use leasehold_core::{ArtifactId, Error, Kind, Now, Reason, Result, StoreTime, keys};
-use leasehold_store::mutant::{Rule, breaks};
-use leasehold_store::{Client, Decision, HostExt, Object, Purpose, StoredState, Version, update_from};
+use leasehold_store::mutant::breaks;
+use leasehold_store::{Client, Decision, HostExt, Object, Purpose, PutOutcome, Version, update_from};
 use leasehold_worker::ProgressFn;
 use std::fs::File;
 use std::io::Read;
@@ -22,10 +22,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::assemble::failed;
-use crate::hash::{Algorithm, Hash, Whole};
+use crate::assemble::io_error;
+use crate::hash::{Algorithm, Hash, Sha256Hasher};
 use crate::manifest::{Manifest, ManifestRecord};
-use crate::prune::LEAVING;
+use crate::prune::LEAVING_PERIOD;
 
 /// Largest file that is sent by one put; a larger one is sent in parts.
 pub const ONE_PUT_BYTES_MAX: u64 = UPLOAD_PART_BYTES;
@@ -34,16 +34,16 @@ pub const ONE_PUT_BYTES_MAX: u64 = UPLOAD_PART_BYTES;
 const PARTS_AT_ONCE: usize = 4;
 
 /// Default retention of an artifact after it was last published.
-pub const KEEP: Duration = Duration::from_hours(30 * 24);
+pub const RETENTION_DEFAULT: Duration = Duration::from_hours(30 * 24);
 
 /// Time after which no store carries out a signed request.
-pub(crate) const DELETE_LANDS_WITHIN: Duration = Duration::from_hours(1);
+pub(crate) const DELETE_COMPLETES_WITHIN: Duration = Duration::from_hours(1);
 
 /// Opens a pipe without waiting for its writer. It has no effect on files.
 const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
 
 /// Attempts to publish while other processes change the manifest.
-const ROUNDS_MAX: u32 = 8;
+const ATTEMPTS_MAX: u32 = 8;
 
 /// Options for publishing a file.
 #[derive(Debug, Clone)]
@@ -62,7 +62,13 @@ pub struct PublishOptions {
 
 impl Default for PublishOptions {
     fn default() -> Self {
-        Self { name: None, media_type: None, algorithm: Algorithm::default(), piece_bytes: None, keep: KEEP }
+        Self {
+            name: None,
+            media_type: None,
+            algorithm: Algorithm::default(),
+            piece_bytes: None,
+            keep: RETENTION_DEFAULT,
+        }
     }
 }
 
@@ -78,39 +84,40 @@ pub struct Published {
 /// Uploads a file to the store, unless it is already there. Its data is kept for at least half of `options.keep` and a day:
 /// a manifest that is younger than half of that is not written again.
 pub async fn publish(client: &Client, path: &Path, options: &PublishOptions) -> Result<Published> {
-    publish_telling(client, path, options, &|_, _| (), Box::pin(pending())).await
+    publish_with_progress(client, path, options, &|_, _| (), Box::pin(pending())).await
 }
 
-/// Publishes a file and reports progress: calls `tell` with the bytes sent and the total, or never if nothing has to be
+/// Publishes a file and reports progress: calls `report` with the bytes sent and the total, or never if nothing has to be
 /// sent. When `stopped` completes, it cancels and removes the parts sent so far; dropping the future instead leaves them to
 /// the store's rule for unfinished uploads.
-pub async fn publish_telling(
+pub async fn publish_with_progress(
     client: &Client,
     path: &Path,
     options: &PublishOptions,
-    tell: ProgressFn<'_>,
+    report: ProgressFn<'_>,
     mut stopped: BoxFuture<'_, ()>,
 ) -> Result<Published> {
     let source = match select(Box::pin(Source::open(client, path, options)), &mut stopped).await {
         Either::Left((source, _)) => Arc::new(source?),
-        Either::Right(_) => return Err(given_up(path)),
+        Either::Right(_) => return Err(cancelled(path)),
     };
     let manifest = &source.manifest;
     let key = keys::manifest(&manifest.artifact);
     let mut found = client.get(Purpose::Fetch, &key).await?;
     let mut sent = None;
-    for _ in 0..ROUNDS_MAX {
-        match agree(client, manifest, options.keep, found, sent.as_ref()).await? {
-            Agreed::Kept(manifest) => {
-                if breaks(Rule::ManifestBeforeData) {
-                    source.send(client, tell, &mut stopped).await?;
+    for _ in 0..ATTEMPTS_MAX {
+        match write_manifest(client, manifest, options.keep, found, sent.as_ref()).await? {
+            ManifestOutcome::Kept(manifest) => {
+                if breaks("manifest-before-data") {
+                    source.send(client, report, &mut stopped).await?;
                 }
                 return Ok(Published { manifest, was_there: sent.is_none() });
             }
-            Agreed::Again => found = client.get(Purpose::Fetch, &key).await?,
-            Agreed::NeedsData(over, now) => {
-                sent = Some(Sent { over: over.as_ref().map(|object| object.version.clone()), began: now });
-                source.send(client, tell, &mut stopped).await?;
+            ManifestOutcome::Retry => found = client.get(Purpose::Fetch, &key).await?,
+            ManifestOutcome::NeedsData(over, now) => {
+                sent =
+                    Some(SentData { over: over.as_ref().map(|object| object.version.clone()), began: now });
+                source.send(client, report, &mut stopped).await?;
                 found = over;
             }
         }
@@ -122,96 +129,118 @@ pub async fn publish_telling(
 
 /// Data that was sent. It counts only as long as the manifest is unchanged: a process that has changed it since may have
 /// deleted the data.
-struct Sent {
+struct SentData {
     over: Option<Version>,
     began: Now,
 }
 
-impl Sent {
+impl SentData {
     /// Returns whether the data still counts. A missing manifest may also mean that the artifact was published and removed
     /// meanwhile, but that takes longer than a day.
-    fn counts(&self, found: Option<&Object>, now: Now) -> bool {
+    fn is_valid(&self, found: Option<&Object>, now: Now) -> bool {
         self.over.as_ref() == found.map(|object| &object.version)
-            && now.is_before(self.began.earliest.plus(LEAVING))
+            && now.is_before(self.began.earliest.plus(LEAVING_PERIOD))
     }
 }
 
 /// Computes the id that a file would be published under.
-pub(crate) async fn name_of(client: &Client, path: &Path, options: &PublishOptions) -> Result<ArtifactId> {
+pub(crate) async fn artifact_id_of(
+    client: &Client,
+    path: &Path,
+    options: &PublishOptions,
+) -> Result<ArtifactId> {
     Ok(Source::open(client, path, options).await?.manifest.artifact)
 }
 
 /// Outcome of an attempt to write the manifest.
-enum Agreed {
+enum ManifestOutcome {
     Kept(Manifest),
     /// Data must be sent first. Holds the object that was read, and the time of the read.
     NeedsData(Option<Object>, Now),
-    Again,
+    Retry,
 }
 
 /// Writes a manifest that says *kept*, if the data is there.
-async fn agree(
+async fn write_manifest(
     client: &Client,
     manifest: &Manifest,
     keep: Duration,
     found: Option<Object>,
-    sent: Option<&Sent>,
-) -> Result<Agreed> {
+    sent: Option<&SentData>,
+) -> Result<ManifestOutcome> {
     let artifact = &manifest.artifact;
     let key = keys::manifest(artifact);
     let updated = update_from(client, Purpose::Fetch, &key, found, |found| {
         let record = found.map(|object| ManifestRecord::read(&key, artifact, &object.body)).transpose()?;
-        let now = client.now().ok_or_else(no_time)?;
-        let has_data = sent.is_some_and(|sent| sent.counts(found, now));
-        let stands = record.map_or(Ok(Stands::Nowhere), |record| stands(record, now, keep, artifact))?;
-        let next = match (stands, has_data || breaks(Rule::ManifestBeforeData)) {
-            (Stands::Safe(manifest), _) => return Ok(Decision::Leave(Agreed::Kept(manifest))),
-            (Stands::Nowhere, false) => {
-                return Ok(Decision::Leave(Agreed::NeedsData(found.cloned(), now)));
+        let now = client.now().ok_or_else(time_unknown)?;
+        let has_data = sent.is_some_and(|sent| sent.is_valid(found, now));
+        let state = record
+            .map_or(Ok(ArtifactState::Missing), |record| artifact_state(record, now, keep, artifact))?;
+        let next = match (state, has_data || breaks("manifest-before-data")) {
+            (ArtifactState::Kept(manifest), _) => {
+                return Ok(Decision::Leave(ManifestOutcome::Kept(manifest)));
             }
-            (Stands::Old(there), _) => there,
-            (Stands::Nowhere, true) => manifest.clone(),
+            (ArtifactState::Missing, false) => {
+                return Ok(Decision::Leave(ManifestOutcome::NeedsData(found.cloned(), now)));
+            }
+            (ArtifactState::NeedsRenewal(there), _) => there,
+            (ArtifactState::Missing, true) => manifest.clone(),
         };
         let published_at = now.latest_known();
         let next = Manifest { published_at, keep_secs: next.keep_secs.max(keep.as_secs()), ..next };
         let body = ManifestRecord::Kept(next.clone()).write(artifact, client.write_id());
-        Ok(Decision::write(body, Agreed::Kept(next)))
+        Ok(Decision::write(body, ManifestOutcome::Kept(next)))
     });
     let updated = updated.await?;
     // Written and then changed by another process: it may be leaving again.
-    Ok(if matches!(updated.now, StoredState::Overtaken(_)) { Agreed::Again } else { updated.result })
+    Ok(if matches!(updated.put, Some(PutOutcome::Superseded(_))) {
+        ManifestOutcome::Retry
+    } else {
+        updated.result
+    })
 }
 
 /// State of an artifact for a publisher.
-enum Stands {
+enum ArtifactState {
     /// Kept for as long as requested.
-    Safe(Manifest),
+    Kept(Manifest),
     /// Data is there, but the manifest must be renewed.
-    Old(Manifest),
+    NeedsRenewal(Manifest),
     /// Data must be sent.
-    Nowhere,
+    Missing,
 }
 
-fn stands(record: ManifestRecord, now: Now, keep: Duration, artifact: &ArtifactId) -> Result<Stands> {
+fn artifact_state(
+    record: ManifestRecord,
+    now: Now,
+    keep: Duration,
+    artifact: &ArtifactId,
+) -> Result<ArtifactState> {
     Ok(match record {
         ManifestRecord::Kept(manifest) => {
             let half = Duration::from_secs(manifest.keep_secs.min(keep.as_secs())) / 2;
             let is_long_enough = manifest.keep_secs >= keep.as_secs();
             let is_young = now.is_before(manifest.published_at.plus(half));
-            if is_young && is_long_enough { Stands::Safe(manifest) } else { Stands::Old(manifest) }
+            if is_young && is_long_enough {
+                ArtifactState::Kept(manifest)
+            } else {
+                ArtifactState::NeedsRenewal(manifest)
+            }
         }
         // Data is deleted only while the manifest says *closing*, and it cannot say so once we have written *kept*.
-        ManifestRecord::Leaving(manifest, _) if breaks(Rule::LeavingTrusted) => Stands::Safe(manifest),
-        ManifestRecord::Leaving(manifest, _) => Stands::Old(manifest),
-        ManifestRecord::Closing(_) if breaks(Rule::ClosingNotAwaited) => Stands::Nowhere,
-        ManifestRecord::Closing(since) if now.is_past(since.plus(DELETE_LANDS_WITHIN)) => Stands::Nowhere,
+        ManifestRecord::Leaving(manifest, _) if breaks("leaving-trusted") => ArtifactState::Kept(manifest),
+        ManifestRecord::Leaving(manifest, _) => ArtifactState::NeedsRenewal(manifest),
+        ManifestRecord::Closing(_) if breaks("closing-not-awaited") => ArtifactState::Missing,
+        ManifestRecord::Closing(since) if now.is_past(since.plus(DELETE_COMPLETES_WITHIN)) => {
+            ArtifactState::Missing
+        }
         ManifestRecord::Closing(since) => {
-            let until = since.plus(DELETE_LANDS_WITHIN);
+            let until = since.plus(DELETE_COMPLETES_WITHIN);
             return Err(Error::new(
                 Kind::Unavailable,
                 format!("artifact {artifact} is being removed; publish it again after {until}"),
             )
-            .about(Reason::NotYet));
+            .with_reason(Reason::NotYet));
         }
     })
 }
@@ -263,12 +292,12 @@ impl Source {
     async fn send(
         self: &Arc<Self>,
         client: &Client,
-        tell: ProgressFn<'_>,
+        report: ProgressFn<'_>,
         stopped: &mut BoxFuture<'_, ()>,
     ) -> Result<()> {
         let (key, size) = (keys::artifact_data(&self.manifest.artifact), self.manifest.cut.size());
         let sent = AtomicU64::new(0);
-        tell(0, size);
+        report(0, size);
         if size <= ONE_PUT_BYTES_MAX {
             let bytes = self.read(client, 0..size).await?;
             client.put_always(Purpose::Fetch, &key, bytes).await?;
@@ -281,14 +310,14 @@ impl Source {
             async move {
                 let bytes = range.end - range.start;
                 upload.part(number, self.read(client, range).await?).await?;
-                tell(sent.fetch_add(bytes, Relaxed) + bytes, size);
+                report(sent.fetch_add(bytes, Relaxed) + bytes, size);
                 Ok::<_, Error>(())
             }
         });
         let all = parts.buffer_unordered(PARTS_AT_ONCE).try_collect::<()>();
         let done = match select(Box::pin(all), stopped).await {
             Either::Left((done, _)) => done,
-            Either::Right(_) => Err(given_up(&self.path)),
+            Either::Right(_) => Err(cancelled(&self.path)),
         };
         if let Err(error) = done {
             if let Err(left) = upload.abort().await {
@@ -314,7 +343,7 @@ impl Source {
         let mut bytes = vec![0; length(&whole)];
         let read = self.file.read_exact_at(&mut bytes, whole.start);
         read.map_err(|error| cannot_read(&self.path, error))?;
-        if !self.manifest.holds(pieces, &bytes) {
+        if !self.manifest.matches(pieces, &bytes) {
             return Err(changed(&self.path));
         }
         Ok(Bytes::from(bytes).slice(length(&(whole.start..range.start))..length(&(whole.start..range.end))))
@@ -328,7 +357,7 @@ fn hash(
     cut: PieceCut,
     algorithm: Algorithm,
 ) -> Result<(ArtifactId, Vec<Hash>)> {
-    let mut whole = Whole::new();
+    let mut whole = Sha256Hasher::new();
     let mut pieces = Vec::with_capacity(cut.pieces() as usize);
     let mut buffer = Vec::new();
     for piece in 0..cut.pieces() {
@@ -339,11 +368,11 @@ fn hash(
         }
         pieces.push(algorithm.hash_piece(&cut, piece, &buffer));
     }
-    let whole = algorithm.whole_of(&pieces).unwrap_or_else(|| whole.finish());
-    Ok((algorithm.name(whole), pieces))
+    let whole = algorithm.hash_from_pieces(&pieces).unwrap_or_else(|| whole.finish());
+    Ok((algorithm.artifact_id(whole), pieces))
 }
 
-fn given_up(path: &Path) -> Error {
+fn cancelled(path: &Path) -> Error {
     Error::new(Kind::Unavailable, format!("publishing {} was cancelled", path.display()))
 }
 
@@ -357,7 +386,7 @@ fn cannot_read(path: &Path, error: std::io::Error) -> Error {
             Error::invalid(format!("there is no file {}", path.display())).because(error)
         }
         std::io::ErrorKind::UnexpectedEof => changed(path),
-        _ => failed("read", path, error),
+        _ => io_error("read", path, error),
     }
 }
 
@@ -365,6 +394,6 @@ fn changed(path: &Path) -> Error {
     Error::invalid(format!("{} changed while it was being published; publish it again", path.display()))
 }
 
-pub(crate) fn no_time() -> Error {
+pub(crate) fn time_unknown() -> Error {
     Error::new(Kind::Unavailable, "the store's time is not known yet; retry later")
 }

@@ -1,7 +1,7 @@
 //! HTTP server of pieces for peers.
 //!
-//! A server sends the verified pieces of its [`Shelf`] to peers that know the secret. Its limits hold whatever the clients
-//! do:
+//! A server sends the verified pieces of its [`PieceSource`] to peers that know the secret, through the listener of
+//! `leasehold-http`. Its limits hold whatever the clients do:
 //!
 //! * connections: beyond [`ServeOptions::connections_max`] a connection is answered with 503 at once and closed;
 //! * uploads: beyond [`ServeOptions::uploads_max`] a request for pieces waits for five seconds, then gets a 503; a slot
@@ -12,22 +12,16 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `route` | paths |
-//! | `answer` | handles a request |
-//! | `refusal` | reasons for an error response |
+//! | `handler` | handles a request |
+//! | `error_response` | reasons for an error response |
 //! | `body` | response body |
-//! | `pace` | limit of bytes per second |
-//! | [`door`] | bounded listener, also used by the dashboard |
-//! | `line` | timeouts of a connection |
-//! | `tally` | counters |
+//! | `counters` | counters |
 
-mod answer;
 mod body;
-pub mod door;
-mod line;
-mod pace;
-mod refusal;
+mod counters;
+mod error_response;
+mod handler;
 mod route;
-mod tally;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -38,22 +32,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use leasehold_core::piece::{PieceCut, PieceMap};
 use leasehold_core::{ArtifactId, Error, Result};
+use leasehold_http::{HttpListener, ListenerLimits, Secret, SendRateLimiter, SignClock};
 use leasehold_store::Host;
 use leasehold_worker::Shutdown;
+use leasehold_worker::shutdown::Stage;
 use tokio::sync::Semaphore;
 
-use crate::sign::{Secret, SignClock};
-use answer::Answerer;
-use door::{Bounds, Door};
-use pace::SendPacer;
+use handler::PieceHandler;
 
-pub(crate) use answer::{PIECE_BYTES, SIZE};
+pub use counters::{RefusedCounts, ServerCounters, ServerCounts};
+pub(crate) use handler::{PIECE_BYTES_HEADER, SIZE_HEADER};
 pub(crate) use route::Route;
-pub use route::{ANSWER_BYTES_MAX, pieces_per_answer};
-pub use tally::{RefusedCounts, Served, Tally};
+pub use route::{RESPONSE_BYTES_MAX, pieces_per_response};
 
 /// Source of the pieces that a server sends: only verified ones.
-pub trait Shelf: Send + Sync + 'static {
+pub trait PieceSource: Send + Sync + 'static {
     /// Returns the map of pieces that are here; `None` if the artifact is not. Called on a thread that may block.
     fn have(&self, artifact: &ArtifactId) -> Option<(PieceCut, PieceMap)>;
 
@@ -117,61 +110,62 @@ impl ServeOptions {
 
 /// HTTP server of pieces.
 pub struct PieceServer {
-    door: Door,
-    answerer: Arc<Answerer>,
+    listener: HttpListener,
+    handler: Arc<PieceHandler>,
 }
 
 impl PieceServer {
     /// Starts to listen; no request is answered before [`PieceServer::run`]. `present` returns the store's time.
     pub async fn bind(
-        shelf: Arc<dyn Shelf>,
+        source: Arc<dyn PieceSource>,
         options: ServeOptions,
         host: Arc<dyn Host>,
         present: SignClock,
     ) -> Result<Self> {
         options.check()?;
-        let bounds = Bounds {
+        let limits = ListenerLimits {
             connections_max: options.connections_max,
             // Peers are trusted by their secret, and many of them may share an address.
             per_address_max: options.connections_max,
             header_wait: options.header_wait,
             idle_wait: options.idle_wait,
         };
-        let door = Door::open(options.addr, bounds, host.clone()).await?;
-        let pace = options.upload_bytes_per_sec.map(|rate| Arc::new(SendPacer::new(host.clone(), rate)));
-        let answerer = Arc::new(Answerer {
-            shelf,
+        let listener = HttpListener::bind(options.addr, limits, host.clone()).await?;
+        let rate_limit =
+            options.upload_bytes_per_sec.map(|rate| Arc::new(SendRateLimiter::new(host.clone(), rate)));
+        let handler = Arc::new(PieceHandler {
+            source,
             secret: options.secret,
             present,
             host,
             uploads: Arc::new(Semaphore::new(options.uploads_max)),
-            pace,
-            tally: Tally::default(),
+            rate_limit,
+            counters: ServerCounters::default(),
         });
-        Ok(Self { door, answerer })
+        Ok(Self { listener, handler })
     }
 
-    /// Address it listens on.
+    /// Address that the server listens on.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
-        self.door.addr()
+        self.listener.addr()
     }
 
     /// Counters, updated while the server runs.
     #[must_use]
-    pub fn tally(&self) -> Tally {
-        self.answerer.tally.clone()
+    pub fn counters(&self) -> ServerCounters {
+        self.handler.counters.clone()
     }
 
     /// Serves until shutdown: drain finishes the responses in progress, abort ends them.
     pub async fn run(self, shutdown: Shutdown) -> Result<()> {
-        self.door.run(self.answerer, shutdown).await;
+        self.listener.run(self.handler, shutdown.reached(Stage::Drain), shutdown.reached(Stage::Abort)).await;
         Ok(())
     }
 }
 
 impl fmt::Debug for PieceServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PieceServer").field("addr", &self.door.addr()).finish_non_exhaustive()
+        f.debug_struct("PieceServer").field("addr", &self.listener.addr()).finish_non_exhaustive()
     }
 }

@@ -70,6 +70,6 @@ if __name__ == "__main__":
     parser.add_argument("--tasks", type=int, default=50_000)
     parser.add_argument("--sync", action="store_true")
     parser.add_argument("--store")
-    said = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(main(said.store or folder, said.windows, said.tasks, said.sync))
+        asyncio.run(main(args.store or folder, args.windows, args.tasks, args.sync))

@@ -1,5 +1,5 @@
-//! Events for a Python event loop. Sending one needs no interpreter lock: a letter is put into the mailbox, and the first
-//! one wakes the loop through a file descriptor. Under load one wake-up delivers many letters.
+//! Events for a Python event loop. Sending one needs no interpreter lock: an event is put into the event queue, and the first
+//! one wakes the loop through a file descriptor. Under load one wake-up delivers many events.
 
 use leasehold_worker::Shutdown;
 use pyo3::prelude::*;
@@ -17,9 +17,9 @@ const LINES_MAX: usize = 1_000;
 const WARNING: u8 = 30;
 
 /// One event.
-pub(crate) enum Letter {
+pub(crate) enum LoopEvent {
     /// A call has ended.
-    Answer { number: u64, told: JsonAnswer },
+    Answer { number: u64, answer: JsonAnswer },
     /// A handler is to be run.
     Run(HandlerRun),
     /// A run is to be stopped.
@@ -32,30 +32,30 @@ pub(crate) enum Letter {
 pub(crate) struct EventQueue {
     process: u32,
     wake: OwnedFd,
-    mail: Mutex<Mail>,
+    pending: Mutex<PendingEvents>,
 }
 
 #[derive(Default)]
-struct Mail {
-    letters: Vec<Letter>,
-    /// Number of log lines among the letters.
+struct PendingEvents {
+    events: Vec<LoopEvent>,
+    /// Number of log lines among them.
     lines: usize,
-    /// Number of lines dropped since the letters were last collected.
+    /// Number of lines dropped since the events were last collected.
     lines_dropped: u64,
-    /// Workers to abort when the mailbox is closed.
+    /// Workers to abort when the event queue is closed.
     workers: Vec<Shutdown>,
     is_closed: bool,
 }
 
 impl EventQueue {
-    pub(crate) fn put(&self, letter: Letter) {
+    pub(crate) fn put(&self, event: LoopEvent) {
         let is_first = {
-            let mut mail = self.mail();
-            if mail.is_closed {
+            let mut pending = self.pending();
+            if pending.is_closed {
                 return;
             }
-            mail.letters.push(letter);
-            mail.letters.len() == 1
+            pending.events.push(event);
+            pending.events.len() == 1
         };
         if is_first {
             // Fails only if the counter is full, and then the loop is awake.
@@ -63,50 +63,50 @@ impl EventQueue {
         }
     }
 
-    pub(crate) fn answer(&self, number: u64, told: JsonAnswer) {
-        self.put(Letter::Answer { number, told });
+    pub(crate) fn answer(&self, number: u64, answer: JsonAnswer) {
+        self.put(LoopEvent::Answer { number, answer });
     }
 
-    /// Logs a line on this event loop. Returns false if the mailbox is closed, or belongs to the parent process.
+    /// Logs a line on this event loop. Returns false if the event queue is closed, or belongs to the parent process.
     pub(crate) fn log(&self, line: LogLine) -> bool {
         if self.process != std::process::id() {
             return false;
         }
         {
-            let mut mail = self.mail();
-            if mail.is_closed {
+            let mut pending = self.pending();
+            if pending.is_closed {
                 return false;
             }
-            if mail.lines >= LINES_MAX {
-                mail.lines_dropped += 1;
+            if pending.lines >= LINES_MAX {
+                pending.lines_dropped += 1;
                 return true;
             }
-            mail.lines += 1;
+            pending.lines += 1;
         }
-        self.put(Letter::Log(line));
+        self.put(LoopEvent::Log(line));
         true
     }
 
-    /// Aborts this worker when the mailbox is closed.
-    pub(crate) fn serves(&self, worker: Shutdown) {
-        let mut mail = self.mail();
-        mail.workers.retain(|worker| worker.stage() == leasehold_worker::shutdown::Stage::Go);
-        mail.workers.push(worker);
+    /// Aborts this worker when the event queue is closed.
+    pub(crate) fn abort_on_close(&self, worker: Shutdown) {
+        let mut pending = self.pending();
+        pending.workers.retain(|worker| worker.stage() == leasehold_worker::shutdown::Stage::Running);
+        pending.workers.push(worker);
     }
 
     fn close(&self) {
-        let (letters, workers) = {
-            let mut mail = self.mail();
-            mail.is_closed = true;
-            (std::mem::take(&mut mail.letters), std::mem::take(&mut mail.workers))
+        let (events, workers) = {
+            let mut pending = self.pending();
+            pending.is_closed = true;
+            (std::mem::take(&mut pending.events), std::mem::take(&mut pending.workers))
         };
         // Runs that were not started are released by being dropped.
-        drop(letters);
+        drop(events);
         workers.iter().for_each(Shutdown::abort);
     }
 
-    fn mail(&self) -> std::sync::MutexGuard<'_, Mail> {
-        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> std::sync::MutexGuard<'_, PendingEvents> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -114,51 +114,51 @@ impl EventQueue {
 type Collected =
     (Vec<(u64, Option<String>, Option<String>)>, Vec<HandlerRun>, Vec<(u64, u64)>, Vec<(u8, String, String)>);
 
-/// Mailbox of one event loop.
-#[pyclass(frozen)]
-pub(crate) struct Mailbox {
-    pub(crate) post: Arc<EventQueue>,
+/// Event queue of one event loop.
+#[pyclass(frozen, name = "EventQueue")]
+pub(crate) struct PyEventQueue {
+    pub(crate) events: Arc<EventQueue>,
 }
 
 #[pymethods]
-impl Mailbox {
+impl PyEventQueue {
     #[new]
     fn new() -> PyResult<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| std::io::Error::from_raw_os_error(error.raw_os_error()))?;
-        let post = Arc::new(EventQueue { process: std::process::id(), wake, mail: Mutex::default() });
-        log::listen(&post);
-        Ok(Self { post })
+        let events = Arc::new(EventQueue { process: std::process::id(), wake, pending: Mutex::default() });
+        log::listen(&events);
+        Ok(Self { events })
     }
 
-    /// Returns a file descriptor that is readable when there are letters.
+    /// Returns a file descriptor that is readable when there are events.
     fn fileno(&self) -> i32 {
-        self.post.wake.as_raw_fd()
+        self.events.wake.as_raw_fd()
     }
 
-    /// Takes all letters: answers `(number, text, error)`, runs, stops `(worker, run)`, and log lines `(level, logger, text)`.
+    /// Takes all events: answers `(number, text, error)`, runs, stops `(worker, run)`, and log lines `(level, logger, text)`.
     fn collect(&self) -> Collected {
         let mut collected = Collected::default();
-        if self.post.process != std::process::id() {
+        if self.events.process != std::process::id() {
             // The descriptor is shared with the parent, which would miss a wake-up that a child has read.
             return collected;
         }
         let mut count = [0; 8];
         // Empty if another call has read it already.
-        let _ = rustix::io::read(&self.post.wake, &mut count);
-        let (letters, dropped) = {
-            let mut mail = self.post.mail();
-            mail.lines = 0;
-            (std::mem::take(&mut mail.letters), std::mem::take(&mut mail.lines_dropped))
+        let _ = rustix::io::read(&self.events.wake, &mut count);
+        let (events, dropped) = {
+            let mut pending = self.events.pending();
+            pending.lines = 0;
+            (std::mem::take(&mut pending.events), std::mem::take(&mut pending.lines_dropped))
         };
         let (answers, runs, stops, lines) = &mut collected;
-        for letter in letters {
-            match letter {
-                Letter::Answer { number, told: Ok(text) } => answers.push((number, Some(text), None)),
-                Letter::Answer { number, told: Err(error) } => answers.push((number, None, Some(error))),
-                Letter::Run(run) => runs.push(run),
-                Letter::Stop { worker, run } => stops.push((worker, run)),
-                Letter::Log(line) => lines.push((line.level, line.logger, line.text)),
+        for event in events {
+            match event {
+                LoopEvent::Answer { number, answer: Ok(text) } => answers.push((number, Some(text), None)),
+                LoopEvent::Answer { number, answer: Err(error) } => answers.push((number, None, Some(error))),
+                LoopEvent::Run(run) => runs.push(run),
+                LoopEvent::Stop { worker, run } => stops.push((worker, run)),
+                LoopEvent::Log(line) => lines.push((line.level, line.logger, line.text)),
             }
         }
         if dropped > 0 {
@@ -168,14 +168,14 @@ impl Mailbox {
         collected
     }
 
-    /// Closes the mailbox: workers abort and release their tasks.
+    /// Closes the event queue: workers abort and release their tasks.
     fn close(&self) {
-        self.post.close();
+        self.events.close();
     }
 }
 
-impl Drop for Mailbox {
+impl Drop for PyEventQueue {
     fn drop(&mut self) {
-        self.post.close();
+        self.events.close();
     }
 }

@@ -18,27 +18,27 @@ pyo3::create_exception!(
 pub(crate) type JsonAnswer = std::result::Result<String, String>;
 
 /// Encodes a result.
-pub(crate) fn told<T: Serialize>(result: Result<T>) -> JsonAnswer {
+pub(crate) fn encode<T: Serialize>(result: Result<T>) -> JsonAnswer {
     let text = result.and_then(|answer| {
         let written = serde_json::to_string(&answer);
         written.map_err(|error| {
             Error::new(leasehold_core::Kind::Internal, "failed to encode the answer as JSON").because(error)
         })
     });
-    text.map_err(|error| described(&error).to_string())
+    text.map_err(|error| describe_error(&error).to_string())
 }
 
 /// Encodes a task.
-pub(crate) fn task(result: Result<Task>) -> JsonAnswer {
-    result.map(|task| of_task(&task)).map_err(|error| described(&error).to_string())
+pub(crate) fn encode_task_result(result: Result<Task>) -> JsonAnswer {
+    result.map(|task| encode_task(&task)).map_err(|error| describe_error(&error).to_string())
 }
 
-pub(crate) fn of_task(task: &Task) -> String {
+pub(crate) fn encode_task(task: &Task) -> String {
     String::from_utf8(record::write(task)).unwrap_or_default()
 }
 
 /// Describes an error with all that Python needs to raise an exception.
-pub(crate) fn described(error: &Error) -> Value {
+pub(crate) fn describe_error(error: &Error) -> Value {
     let mut message = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -51,7 +51,7 @@ pub(crate) fn described(error: &Error) -> Value {
     }
     json!({
         "kind": error.kind().name(),
-        "matter": error.matter().map(Reason::name),
+        "reason": error.reason().map(Reason::name),
         "outcome_unknown": error.outcome_is_unknown(),
         "message": message,
     })
@@ -77,6 +77,6 @@ fn element<'a>(body: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Converts an error to an exception, for calls that fail immediately.
-pub(crate) fn raised(error: &Error) -> PyErr {
-    Failure::new_err(described(error).to_string())
+pub(crate) fn exception(error: &Error) -> PyErr {
+    Failure::new_err(describe_error(error).to_string())
 }

@@ -3,11 +3,11 @@
 //! ```text
 //!   Python, on its event loop                         here, on a tokio runtime
 //!     Queue.submit(…) ── a call, JSON as text ──▶       runs it
-//!     the loop wakes up, collects the mail   ◀── mail ── answers, runs of handlers, stops, log lines
+//!     the loop wakes up, collects events     ◀─ events ─ answers, runs of handlers, stops, log lines
 //!     the handler ends ── Run.finish(…) ─────▶          settles the task
 //! ```
 //!
-//! No thread of the runtime ever takes the interpreter lock. Events for Python are put into a mailbox, and the event loop
+//! No thread of the runtime ever takes the interpreter lock. Events for Python are put into an event queue, and the event loop
 //! is woken through a file descriptor: a handler that holds the lock, or blocks the loop, delays only other Python code.
 //! Claims are renewed meanwhile.
 //!
@@ -43,7 +43,7 @@ fn main(py: Python<'_>, program: Vec<OsString>, args: Vec<OsString>) -> u8 {
 /// Returns the names of all shards of a queue with this many digits.
 #[pyfunction]
 fn all_shards(digits: u8) -> PyResult<Vec<String>> {
-    let shards = leasehold_queue::Queue::all_shards(digits).map_err(|error| json::raised(&error))?;
+    let shards = leasehold_queue::ObjectQueue::all_shards(digits).map_err(|error| json::exception(&error))?;
     Ok(shards.iter().map(|shard| shard.as_str().to_owned()).collect())
 }
 
@@ -54,7 +54,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<runtime::Call>()?;
     module.add_class::<listing::Listing>()?;
-    module.add_class::<event_queue::Mailbox>()?;
+    module.add_class::<event_queue::PyEventQueue>()?;
     module.add_class::<queue::Queue>()?;
     module.add_class::<worker::HandlerRun>()?;
     module.add_class::<worker::Worker>()?;

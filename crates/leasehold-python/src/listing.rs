@@ -11,9 +11,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 use tokio::sync::{Mutex, mpsc};
 
-use crate::event_queue::Mailbox;
-use crate::json::{described, of_task, raised};
-use crate::runtime::{Call, Home, panicked};
+use crate::event_queue::PyEventQueue;
+use crate::json::{describe_error, encode_task, exception};
+use crate::runtime::{Call, SharedRuntime, panic_error};
 
 /// Number of tasks that are read ahead.
 const AHEAD: usize = 128;
@@ -39,53 +39,54 @@ impl ListQuery {
 #[pyclass(frozen)]
 pub(crate) struct Listing {
     /// Weak, so that an abandoned list does not keep the threads of a closed queue.
-    home: Weak<Home>,
+    runtime: Weak<SharedRuntime>,
     tasks: Arc<Mutex<mpsc::Receiver<Result<Task>>>>,
     reading: Call,
 }
 
 impl Listing {
-    pub(crate) fn start(home: &Arc<Home>, queue: Queue, filter: Filter) -> PyResult<Self> {
-        let (give, tasks) = mpsc::channel(AHEAD);
-        let reading = home.start(false, async move {
+    pub(crate) fn start(runtime: &Arc<SharedRuntime>, queue: Queue, filter: Filter) -> PyResult<Self> {
+        let (sender, tasks) = mpsc::channel(AHEAD);
+        let reading = runtime.start(false, async move {
             let read = async {
                 let mut listed = std::pin::pin!(queue.list(filter));
                 while let Some(task) = listed.next().await {
-                    if give.send(task).await.is_err() {
+                    if sender.send(task).await.is_err() {
                         return;
                     }
                 }
             };
             if let Err(panic) = AssertUnwindSafe(read).catch_unwind().await {
                 // Without it the list would appear to end here. The send fails if the list was dropped.
-                let _ = give.send(Err(panicked(&*panic))).await;
+                let _ = sender.send(Err(panic_error(&*panic))).await;
             }
         })?;
-        Ok(Self { home: Arc::downgrade(home), tasks: Arc::new(Mutex::new(tasks)), reading })
+        Ok(Self { runtime: Arc::downgrade(runtime), tasks: Arc::new(Mutex::new(tasks)), reading })
     }
 }
 
 #[pymethods]
 impl Listing {
     /// Reads the next tasks, and errors for corrupt records among them, as JSON. Both are empty at the end.
-    fn next(&self, mailbox: &Mailbox, number: u64) -> PyResult<Call> {
-        let (tasks, post) = (self.tasks.clone(), mailbox.post.clone());
-        let home = self.home.upgrade().ok_or_else(|| raised(&Error::invalid("the queue is closed")))?;
-        home.answer(true, (post, number), async move {
+    fn next(&self, event_queue: &PyEventQueue, number: u64) -> PyResult<Call> {
+        let (tasks, events) = (self.tasks.clone(), event_queue.events.clone());
+        let runtime =
+            self.runtime.upgrade().ok_or_else(|| exception(&Error::invalid("the queue is closed")))?;
+        runtime.answer(true, (events, number), async move {
             let mut page = Vec::new();
             tasks.lock().await.recv_many(&mut page, AHEAD).await;
-            written(page).map_err(|error| described(&error).to_string())
+            encode_page(page).map_err(|error| describe_error(&error).to_string())
         })
     }
 }
 
 /// Encodes a page. A list continues after corrupt records.
-fn written(page: Vec<Result<Task>>) -> Result<String> {
+fn encode_page(page: Vec<Result<Task>>) -> Result<String> {
     let (mut tasks, mut corrupt) = (Vec::new(), Vec::new());
     for task in page {
         match task {
-            Ok(task) => tasks.push(of_task(&task)),
-            Err(error) if error.kind() == Kind::Corrupt => corrupt.push(described(&error)),
+            Ok(task) => tasks.push(encode_task(&task)),
+            Err(error) if error.kind() == Kind::Corrupt => corrupt.push(describe_error(&error)),
             Err(error) => return Err(error),
         }
     }
@@ -94,6 +95,6 @@ fn written(page: Vec<Result<Task>>) -> Result<String> {
 
 impl Drop for Listing {
     fn drop(&mut self) {
-        self.reading.give_up();
+        self.reading.abort();
     }
 }

@@ -52,10 +52,10 @@ pub(crate) fn start() {
 }
 
 /// Sends log lines to an event loop while it is open.
-pub(crate) fn listen(post: &Arc<EventQueue>) {
+pub(crate) fn listen(events: &Arc<EventQueue>) {
     if let Some(mut listeners) = listeners() {
         listeners.retain(|listener| listener.strong_count() > 0);
-        listeners.push(Arc::downgrade(post));
+        listeners.push(Arc::downgrade(events));
     }
 }
 
@@ -80,10 +80,10 @@ fn is_wanted(metadata: &Metadata<'_>) -> bool {
 }
 
 fn send(line: &LogLine) {
-    let posts: Vec<Arc<EventQueue>> = listeners()
+    let queues: Vec<Arc<EventQueue>> = listeners()
         .map_or_else(Vec::new, |listeners| listeners.iter().rev().filter_map(Weak::upgrade).collect());
-    // Not under the lock: dropping a letter may log, too. Without an open event loop the line is lost.
-    let _ = posts.into_iter().any(|post| post.log(line.clone()));
+    // Not under the lock: dropping an event may log, too. Without an open event loop the line is lost.
+    let _ = queues.into_iter().any(|events| events.log(line.clone()));
 }
 
 fn listeners() -> Option<MutexGuard<'static, Vec<Weak<EventQueue>>>> {

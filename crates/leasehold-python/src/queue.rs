@@ -1,11 +1,11 @@
-//! Queue, for Python. Asynchronous methods take the mailbox for their answer and the number of the call.
+//! Queue, for Python. Asynchronous methods take the event queue for their answer and the number of the call.
 
 use futures::StreamExt;
-use leasehold_cli::front::{Front, Order};
+use leasehold_cli::frontend::{Frontend, TaskLine};
 use leasehold_core::{Error, Reason, Result, Status, StoreTime, Task, TaskId};
 use leasehold_pieces::{ArtifactStore, PublishOptions, Published};
 use leasehold_queue::purge::Retention;
-use leasehold_queue::{Operated, Submitted};
+use leasehold_queue::{Submitted, Transition};
 use leasehold_store::HostExt;
 use pyo3::prelude::*;
 use serde_json::{Value, json};
@@ -15,11 +15,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::event_queue::Mailbox;
-use crate::json::{self, JsonAnswer, raised, told};
+use crate::event_queue::PyEventQueue;
+use crate::json::{self, JsonAnswer, encode, exception};
 use crate::listing::{ListQuery, Listing};
 use crate::log;
-use crate::runtime::{Call, Home};
+use crate::runtime::{Call, SharedRuntime};
 use crate::worker::{Worker, WorkerSpec};
 
 /// Default name of the caller in the history of tasks.
@@ -28,98 +28,111 @@ const BY: &str = "python";
 /// A queue that is open or being opened.
 #[pyclass(frozen)]
 pub(crate) struct Queue {
-    home: Mutex<Option<Arc<Home>>>,
+    runtime: Mutex<Option<Arc<SharedRuntime>>>,
     profile: Option<String>,
     opened: Arc<tokio::sync::OnceCell<leasehold_queue::Queue>>,
 }
 
 #[pymethods]
 impl Queue {
-    /// Opens the queue named by the settings; `said` overrides files and variables. The answer describes the queue.
+    /// Opens the queue named by the settings; `overrides` take precedence over files and variables. The answer describes
+    /// the queue.
     #[staticmethod]
     fn connect(
-        mailbox: &Mailbox,
+        event_queue: &PyEventQueue,
         number: u64,
         profile: Option<String>,
-        said: BTreeMap<String, String>,
+        overrides: BTreeMap<String, String>,
         by: Option<String>,
     ) -> PyResult<(Self, Call)> {
         log::start();
-        let front = Front::load(profile.as_deref(), pairs(&said)).map_err(|error| raised(&error))?;
-        let home = Home::shared().map_err(|error| raised(&error))?;
-        Self::open(home, profile, front, mailbox, number, by)
+        let frontend =
+            Frontend::load(profile.as_deref(), pairs(&overrides)).map_err(|error| exception(&error))?;
+        let runtime = SharedRuntime::of_process().map_err(|error| exception(&error))?;
+        Self::open(runtime, profile, frontend, event_queue, number, by)
     }
 
     /// Creates an empty in-memory queue with simulated time. Ignores settings files and variables.
     #[staticmethod]
     fn for_test(
-        mailbox: &Mailbox,
+        event_queue: &PyEventQueue,
         number: u64,
-        said: BTreeMap<String, String>,
+        overrides: BTreeMap<String, String>,
         by: Option<String>,
     ) -> PyResult<(Self, Call)> {
         log::start();
-        let front = Front::bare(pairs(&said)).map_err(|error| raised(&error))?;
-        let home = Home::for_test().map_err(|error| raised(&error))?;
-        Self::open(home, None, front, mailbox, number, by)
+        let frontend = Frontend::from_overrides(pairs(&overrides)).map_err(|error| exception(&error))?;
+        let runtime = SharedRuntime::for_test().map_err(|error| exception(&error))?;
+        Self::open(runtime, None, frontend, event_queue, number, by)
     }
 
     /// Submits a task, given as a line of `submit-many`.
-    fn submit(&self, mailbox: &Mailbox, number: u64, order: String) -> PyResult<Call> {
-        self.call(mailbox, number, move |queue| async move {
-            told(async { parsed(&order)?.submit(&queue)?.await.map(|submitted| receipt(&submitted)) }.await)
+    fn submit(&self, event_queue: &PyEventQueue, number: u64, order: String) -> PyResult<Call> {
+        self.call(event_queue, number, move |queue| async move {
+            encode(
+                async {
+                    parse_task_line(&order)?.submit(&queue)?.await.map(|submitted| submitted_json(&submitted))
+                }
+                .await,
+            )
         })
     }
 
     /// Submits many tasks; the answer is a list of receipts and errors, in the order of the tasks.
-    fn submit_many(&self, mailbox: &Mailbox, number: u64, orders: Vec<String>) -> PyResult<Call> {
-        self.call(mailbox, number, move |queue| async move { told(submit_many(&queue, &orders).await) })
+    fn submit_many(&self, event_queue: &PyEventQueue, number: u64, orders: Vec<String>) -> PyResult<Call> {
+        self.call(event_queue, number, move |queue| async move { encode(submit_many(&queue, &orders).await) })
     }
 
-    fn get(&self, mailbox: &Mailbox, number: u64, id: String) -> PyResult<Call> {
-        self.call(mailbox, number, move |queue| async move {
-            json::task(async { queue.get(&id.parse()?).await }.await)
+    fn get(&self, event_queue: &PyEventQueue, number: u64, id: String) -> PyResult<Call> {
+        self.call(event_queue, number, move |queue| async move {
+            json::encode_task_result(async { queue.get(&id.parse()?).await }.await)
         })
     }
 
     /// Waits until a task is final, for at most `timeout` seconds.
-    fn wait(&self, mailbox: &Mailbox, number: u64, id: String, timeout: Option<f64>) -> PyResult<Call> {
-        self.call(mailbox, number, move |queue| async move {
-            let patience = timeout.map(|secs| seconds("timeout", secs)).transpose();
-            json::task(async { queue.wait(&id.parse()?, patience?).await }.await)
+    fn wait(
+        &self,
+        event_queue: &PyEventQueue,
+        number: u64,
+        id: String,
+        timeout: Option<f64>,
+    ) -> PyResult<Call> {
+        self.call(event_queue, number, move |queue| async move {
+            let timeout = timeout.map(|secs| seconds("timeout", secs)).transpose();
+            json::encode_task_result(async { queue.wait(&id.parse()?, timeout?).await }.await)
         })
     }
 
-    fn cancel(&self, mailbox: &Mailbox, number: u64, id: String) -> PyResult<Call> {
-        self.call(mailbox, number, move |queue| async move {
-            json::task(
+    fn cancel(&self, event_queue: &PyEventQueue, number: u64, id: String) -> PyResult<Call> {
+        self.call(event_queue, number, move |queue| async move {
+            json::encode_task_result(
                 async {
                     let id: TaskId = id.parse()?;
-                    operated(&id, "be cancelled", queue.cancel(&id).await?)
+                    operation_result(&id, "be cancelled", queue.cancel(&id).await?)
                 }
                 .await,
             )
         })
     }
 
-    fn retry(&self, mailbox: &Mailbox, number: u64, id: String) -> PyResult<Call> {
-        self.call(mailbox, number, move |queue| async move {
-            json::task(
+    fn retry(&self, event_queue: &PyEventQueue, number: u64, id: String) -> PyResult<Call> {
+        self.call(event_queue, number, move |queue| async move {
+            json::encode_task_result(
                 async {
                     let id: TaskId = id.parse()?;
-                    operated(&id, "be retried", queue.retry(&id).await?)
+                    operation_result(&id, "be retried", queue.retry(&id).await?)
                 }
                 .await,
             )
         })
     }
 
-    fn reschedule(&self, mailbox: &Mailbox, number: u64, id: String, at: String) -> PyResult<Call> {
-        self.call(mailbox, number, move |queue| async move {
-            json::task(
+    fn reschedule(&self, event_queue: &PyEventQueue, number: u64, id: String, at: String) -> PyResult<Call> {
+        self.call(event_queue, number, move |queue| async move {
+            json::encode_task_result(
                 async {
                     let (id, at): (TaskId, StoreTime) = (id.parse()?, at.parse()?);
-                    operated(&id, "be rescheduled", queue.reschedule(&id, at).await?)
+                    operation_result(&id, "be rescheduled", queue.reschedule(&id, at).await?)
                 }
                 .await,
             )
@@ -129,48 +142,48 @@ impl Queue {
     /// Lists the tasks that match a filter, given as JSON.
     fn listing(&self, which: &str) -> PyResult<Listing> {
         let which: ListQuery = serde_json::from_str(which)
-            .map_err(|error| raised(&Error::invalid(format!("invalid filter: {error}"))))?;
-        let filter = which.filter().map_err(|error| raised(&error))?;
+            .map_err(|error| exception(&Error::invalid(format!("invalid filter: {error}"))))?;
+        let filter = which.filter().map_err(|error| exception(&error))?;
         let queue = self.opened()?;
-        Listing::start(&self.home()?, queue, filter)
+        Listing::start(&self.runtime()?, queue, filter)
     }
 
     fn purge(
         &self,
-        mailbox: &Mailbox,
+        event_queue: &PyEventQueue,
         number: u64,
         statuses: Vec<String>,
         older_than: f64,
     ) -> PyResult<Call> {
-        self.call(mailbox, number, move |queue| async move {
-            told(async { queue.purge_all(&retention(&statuses, older_than)?).await }.await)
+        self.call(event_queue, number, move |queue| async move {
+            encode(async { queue.purge_all(&retention(&statuses, older_than)?).await }.await)
         })
     }
 
-    fn check(&self, mailbox: &Mailbox, number: u64, repair: bool) -> PyResult<Call> {
-        self.call(mailbox, number, move |queue| async move { told(queue.check(repair).await) })
+    fn check(&self, event_queue: &PyEventQueue, number: u64, repair: bool) -> PyResult<Call> {
+        self.call(event_queue, number, move |queue| async move { encode(queue.check(repair).await) })
     }
 
-    fn stats(&self, mailbox: &Mailbox, number: u64) -> PyResult<Call> {
-        self.call(mailbox, number, move |queue| async move { told(queue.stats().await) })
+    fn stats(&self, event_queue: &PyEventQueue, number: u64) -> PyResult<Call> {
+        self.call(event_queue, number, move |queue| async move { encode(queue.stats().await) })
     }
 
     /// Publishes a file as an artifact; the answer describes it.
     fn publish(
         &self,
-        mailbox: &Mailbox,
+        event_queue: &PyEventQueue,
         number: u64,
         path: PathBuf,
         name: Option<String>,
         media_type: Option<String>,
     ) -> PyResult<Call> {
         let artifacts = self.artifacts()?;
-        self.call(mailbox, number, move |_| async move {
-            told(
+        self.call(event_queue, number, move |_| async move {
+            encode(
                 async {
-                    let usual = artifacts.usual_publishing().clone();
-                    let options = PublishOptions { name, media_type, ..usual };
-                    artifacts.publish(&path, &options).await.map(|published| described(&published))
+                    let defaults = artifacts.publish_options().clone();
+                    let options = PublishOptions { name, media_type, ..defaults };
+                    artifacts.publish(&path, &options).await.map(|published| describe_artifact(&published))
                 }
                 .await,
             )
@@ -178,13 +191,19 @@ impl Queue {
     }
 
     /// Downloads an artifact to this path.
-    fn fetch(&self, mailbox: &Mailbox, number: u64, artifact: String, to: PathBuf) -> PyResult<Call> {
+    fn fetch(
+        &self,
+        event_queue: &PyEventQueue,
+        number: u64,
+        artifact: String,
+        to: PathBuf,
+    ) -> PyResult<Call> {
         let artifacts = self.artifacts()?;
-        self.call(mailbox, number, move |queue| async move {
-            told(
+        self.call(event_queue, number, move |queue| async move {
+            encode(
                 async {
                     let (cached, _) = artifacts.fetch(&artifact.parse()?, &|_| ()).await?;
-                    queue.client().host().blocking(move || cached.copy_to(&to)).await
+                    queue.host().blocking(move || cached.copy_to(&to)).await
                 }
                 .await,
             )
@@ -192,58 +211,58 @@ impl Queue {
     }
 
     /// Moves the simulated time of a test queue forward.
-    fn advance(&self, mailbox: &Mailbox, number: u64, secs: f64) -> PyResult<Call> {
-        let home = self.home()?;
-        if !home.is_for_tests() {
-            return Err(raised(&Error::invalid("only a test queue can advance time")));
+    fn advance(&self, event_queue: &PyEventQueue, number: u64, secs: f64) -> PyResult<Call> {
+        let runtime = self.runtime()?;
+        if !runtime.is_for_tests() {
+            return Err(exception(&Error::invalid("only a test queue can advance time")));
         }
-        let duration = seconds("time", secs).map_err(|error| raised(&error))?;
-        self.call(mailbox, number, move |_| async move {
-            let still = home.hold_still();
+        let duration = seconds("time", secs).map_err(|error| exception(&error))?;
+        self.call(event_queue, number, move |_| async move {
+            let pause = runtime.pause_clock();
             leasehold::testing::advance(duration).await;
-            drop(still);
-            told(Ok(Value::Null))
+            drop(pause);
+            encode(Ok(Value::Null))
         })
     }
 
     /// Panics, immediately or on the runtime. For the package's own tests, only on a test queue.
-    fn panic(&self, mailbox: &Mailbox, number: u64, at_once: bool) -> PyResult<Call> {
-        if !self.home()?.is_for_tests() {
-            return Err(raised(&Error::invalid("only a test queue can panic on request")));
+    fn panic(&self, event_queue: &PyEventQueue, number: u64, at_once: bool) -> PyResult<Call> {
+        if !self.runtime()?.is_for_tests() {
+            return Err(exception(&Error::invalid("only a test queue can panic on request")));
         }
         assert!(!at_once, "panicked on purpose");
-        self.call(mailbox, number, |_| async { panic!("panicked on purpose") })
+        self.call(event_queue, number, |_| async { panic!("panicked on purpose") })
     }
 
     /// Returns the request counts so far, as JSON.
     fn ledger(&self) -> PyResult<String> {
-        let snapshot = self.opened()?.client().ledger().snapshot();
-        told(Ok(snapshot)).map_err(crate::json::Failure::new_err)
+        let snapshot = self.opened()?.client().map(|client| client.ledger().snapshot());
+        encode(snapshot).map_err(crate::json::Failure::new_err)
     }
 
     /// Returns the lower bound of the store's current time.
     fn now(&self) -> PyResult<String> {
-        let (home, queue) = (self.home()?, self.opened()?);
-        let now = home.at_this_time(|| queue.now()).map_err(|error| raised(&error))?;
+        let (runtime, queue) = (self.runtime()?, self.opened()?);
+        let now = runtime.with_clock(|| queue.now()).map_err(|error| exception(&error))?;
         Ok(now.earliest.to_string())
     }
 
     /// Starts a worker with these handlers, which runs until it is stopped; the answer arrives when it has ended.
     fn work(
         &self,
-        mailbox: &Mailbox,
+        event_queue: &PyEventQueue,
         number: u64,
-        said: BTreeMap<String, String>,
+        overrides: BTreeMap<String, String>,
         task_types: Vec<String>,
         drain: bool,
     ) -> PyResult<Worker> {
-        let (home, queue) = (self.home()?, self.opened()?);
-        let front = self.front(&said)?;
+        let (runtime, queue) = (self.runtime()?, self.opened()?);
+        let frontend = self.frontend(&overrides)?;
         Worker::start(&WorkerSpec {
-            home: &home,
+            runtime: &runtime,
             queue: &queue,
-            front: &front,
-            post: &mailbox.post,
+            frontend: &frontend,
+            events: &event_queue.events,
             number,
             task_types: &task_types,
             until_empty: drain,
@@ -252,8 +271,8 @@ impl Queue {
 
     /// Closes the queue. The last one ends the runtime's threads and waits for them.
     fn close(&self, py: Python<'_>) {
-        let home = self.slot().take();
-        if let Some(threads) = home.and_then(Home::close) {
+        let runtime = self.slot().take();
+        if let Some(threads) = runtime.and_then(SharedRuntime::close) {
             py.detach(|| threads.end());
         }
     }
@@ -261,89 +280,91 @@ impl Queue {
 
 impl Queue {
     fn open(
-        home: Arc<Home>,
+        runtime: Arc<SharedRuntime>,
         profile: Option<String>,
-        front: Front,
-        mailbox: &Mailbox,
+        frontend: Frontend,
+        event_queue: &PyEventQueue,
         number: u64,
         by: Option<String>,
     ) -> PyResult<(Self, Call)> {
         let opened = Arc::<tokio::sync::OnceCell<_>>::default();
-        let (slot, is_for_tests) = (opened.clone(), home.is_for_tests());
-        let call = home.answer(true, (mailbox.post.clone(), number), async move {
+        let (slot, is_for_tests) = (opened.clone(), runtime.is_for_tests());
+        let call = runtime.answer(true, (event_queue.events.clone(), number), async move {
             let connected = async {
                 // Created here, because the clock of a test belongs to its runtime.
-                let client = if is_for_tests { leasehold::testing::client() } else { front.client()? };
-                front.connect(client, by.as_deref().unwrap_or(BY)).await
+                let client = if is_for_tests { leasehold::testing::client() } else { frontend.client()? };
+                frontend.connect(client, by.as_deref().unwrap_or(BY)).await
             };
-            let described = connected.await.map(|queue| {
+            let described = connected.await.and_then(|queue| {
+                let objects = queue.objects()?;
                 let described = json!({
-                    "describe": queue.client().describe(),
-                    "id": queue.agreement().queue_id.as_str(),
-                    "shard_prefix_len": queue.shard_len().digits(),
+                    "describe": queue.describe(),
+                    "id": objects.meta().queue_id.as_str(),
+                    "shard_prefix_len": objects.shard_len().digits(),
                 });
                 // Set only here.
                 let _ = slot.set(queue);
-                described
+                Ok(described)
             });
-            told(described)
+            encode(described)
         })?;
-        Ok((Self { home: Mutex::new(Some(home)), profile, opened }, call))
+        Ok((Self { runtime: Mutex::new(Some(runtime)), profile, opened }, call))
     }
 
     fn call<R>(
         &self,
-        mailbox: &Mailbox,
+        event_queue: &PyEventQueue,
         number: u64,
         work: impl FnOnce(leasehold_queue::Queue) -> R,
     ) -> PyResult<Call>
     where
         R: Future<Output = JsonAnswer> + Send + 'static,
     {
-        let (home, work) = (self.home()?, work(self.opened()?));
-        home.answer(true, (mailbox.post.clone(), number), work)
+        let (runtime, work) = (self.runtime()?, work(self.opened()?));
+        runtime.answer(true, (event_queue.events.clone(), number), work)
     }
 
-    /// Loads the current settings; `said` overrides files and variables.
-    fn front(&self, said: &BTreeMap<String, String>) -> PyResult<Front> {
-        let front = if self.home()?.is_for_tests() {
-            Front::bare(pairs(said))
+    /// Loads the current settings; `overrides` take precedence over files and variables.
+    fn frontend(&self, overrides: &BTreeMap<String, String>) -> PyResult<Frontend> {
+        let frontend = if self.runtime()?.is_for_tests() {
+            Frontend::from_overrides(pairs(overrides))
         } else {
-            Front::load(self.profile.as_deref(), pairs(said))
+            Frontend::load(self.profile.as_deref(), pairs(overrides))
         };
-        front.map_err(|error| raised(&error))
+        frontend.map_err(|error| exception(&error))
     }
 
     fn artifacts(&self) -> PyResult<ArtifactStore> {
-        let front = self.front(&BTreeMap::new())?;
-        front.artifacts(self.opened()?.client()).map_err(|error| raised(&error))
+        let frontend = self.frontend(&BTreeMap::new())?;
+        let artifacts = self.opened()?.client().and_then(|client| frontend.artifacts(client));
+        artifacts.map_err(|error| exception(&error))
     }
 
-    fn home(&self) -> PyResult<Arc<Home>> {
-        let home = self.slot().clone().ok_or_else(|| raised(&Error::invalid("the queue is closed")))?;
-        home.check().map_err(|error| raised(&error))?;
-        Ok(home)
+    fn runtime(&self) -> PyResult<Arc<SharedRuntime>> {
+        let runtime = self.slot().clone().ok_or_else(|| exception(&Error::invalid("the queue is closed")))?;
+        runtime.check().map_err(|error| exception(&error))?;
+        Ok(runtime)
     }
 
     fn opened(&self) -> PyResult<leasehold_queue::Queue> {
-        self.home()?;
-        self.opened.get().cloned().ok_or_else(|| raised(&Error::invalid("the queue is not open")))
+        self.runtime()?;
+        self.opened.get().cloned().ok_or_else(|| exception(&Error::invalid("the queue is not open")))
     }
 
-    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Arc<Home>>> {
-        self.home.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Arc<SharedRuntime>>> {
+        self.runtime.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn pairs(said: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, String)> {
-    said.iter().map(|(name, value)| (name.as_str(), value.clone()))
+fn pairs(overrides: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, String)> {
+    overrides.iter().map(|(name, value)| (name.as_str(), value.clone()))
 }
 
-fn parsed(order: &str) -> Result<Order> {
+fn parse_task_line(order: &str) -> Result<TaskLine> {
     serde_json::from_str(order).map_err(|error| Error::invalid(format!("invalid task: {error}")))
 }
 
-fn described(published: &Published) -> Value {
+fn describe_artifact(published: &Published) -> Value {
     let manifest = &published.manifest;
     json!({
         "id": manifest.artifact,
@@ -354,7 +375,7 @@ fn described(published: &Published) -> Value {
     })
 }
 
-fn receipt(submitted: &Submitted) -> Value {
+fn submitted_json(submitted: &Submitted) -> Value {
     let Submitted { id, is_new, existing, is_retried } = submitted;
     json!({"id": id, "is_new": is_new, "existing": existing, "is_retried": is_retried})
 }
@@ -365,24 +386,24 @@ async fn submit_many(queue: &leasehold_queue::Queue, orders: &[String]) -> Resul
         .iter()
         .enumerate()
         .map(|(number, order)| {
-            let submit = parsed(order).and_then(|order| order.submit(queue));
+            let submit = parse_task_line(order).and_then(|order| order.submit(queue));
             submit.map_err(|error| Error::invalid(format!("orders[{number}]: {error}")))
         })
         .collect();
     let results: Vec<_> = queue.submit_many(submits?).collect().await;
     let answers = results.into_iter().map(|result| match result {
-        Ok(submitted) => receipt(&submitted),
-        Err(error) => json!({"error": json::described(&error)}),
+        Ok(submitted) => submitted_json(&submitted),
+        Err(error) => json!({"error": json::describe_error(&error)}),
     });
     Ok(answers.collect())
 }
 
-fn operated(id: &TaskId, what: &str, operated: Operated) -> Result<Task> {
+fn operation_result(id: &TaskId, what: &str, operated: Transition<Task>) -> Result<Task> {
+    let refused =
+        |why: String| Error::invalid(format!("task {id} cannot {what}: {why}")).with_reason(Reason::Conflict);
     match operated {
-        Operated::Done(task) => Ok(*task),
-        Operated::Refused(why) => {
-            Err(Error::invalid(format!("task {id} cannot {what}: {why}")).about(Reason::Conflict))
-        }
+        Transition::Rejected(why, _) => Err(refused(why.to_string())),
+        operated => operated.done().ok_or_else(|| refused("it has changed".to_owned())),
     }
 }
 

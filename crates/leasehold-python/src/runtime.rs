@@ -8,7 +8,7 @@
 
 use futures::FutureExt;
 use leasehold_core::{Error, Kind, Result};
-use leasehold_store::host::words_of;
+use leasehold_store::host::panic_message;
 use pyo3::prelude::*;
 use std::any::Any;
 use std::future::Future;
@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use crate::event_queue::EventQueue;
-use crate::json::{JsonAnswer, described, raised};
+use crate::json::{JsonAnswer, describe_error, exception};
 
 /// Largest number of files written at once: more threads would only wait for each other.
 const BLOCKING_THREADS_MAX: usize = 64;
@@ -29,19 +29,19 @@ const END_WAIT: Duration = Duration::from_secs(5);
 
 /// Runtime of this process. Only threads that hold the interpreter lock access it, and a forking thread holds that lock
 /// too: no child finds it locked by a thread that it does not have.
-static SHARED: Mutex<Weak<Home>> = Mutex::new(Weak::new());
+static SHARED: Mutex<Weak<SharedRuntime>> = Mutex::new(Weak::new());
 
 /// Runtime of a process, or of a test queue.
-pub(crate) struct Home {
+pub(crate) struct SharedRuntime {
     process: u32,
     handle: Handle,
-    runs_on: Mutex<Option<RunsOn>>,
+    threads: Mutex<Option<RuntimeThreads>>,
     /// Stops simulated time; only for test queues.
-    still: Option<Still>,
+    clock: Option<PausedClock>,
 }
 
 /// Threads of a runtime.
-pub(crate) enum RunsOn {
+pub(crate) enum RuntimeThreads {
     Threads(Runtime),
     /// One thread, which ends when the sender is dropped.
     Test {
@@ -50,23 +50,24 @@ pub(crate) enum RunsOn {
     },
 }
 
-impl Home {
+impl SharedRuntime {
     /// Returns the runtime of this process, and starts it if necessary.
-    pub(crate) fn shared() -> Result<Arc<Self>> {
+    pub(crate) fn of_process() -> Result<Arc<Self>> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(home) = shared.upgrade().filter(|home| home.check().is_ok() && home.is_open()) {
-            return Ok(home);
+        if let Some(runtime) = shared.upgrade().filter(|runtime| runtime.check().is_ok() && runtime.is_open())
+        {
+            return Ok(runtime);
         }
         let threads = Builder::new_multi_thread()
             .thread_name("leasehold")
             .max_blocking_threads(BLOCKING_THREADS_MAX)
             .enable_all()
             .build()
-            .map_err(not_started)?;
+            .map_err(start_error)?;
         let handle = threads.handle().clone();
-        let home = Arc::new(Self::new(handle, RunsOn::Threads(threads), None));
-        *shared = Arc::downgrade(&home);
-        Ok(home)
+        let runtime = Arc::new(Self::new(handle, RuntimeThreads::Threads(threads), None));
+        *shared = Arc::downgrade(&runtime);
+        Ok(runtime)
     }
 
     /// Starts a runtime with simulated time.
@@ -81,9 +82,9 @@ impl Home {
             let runtime = Builder::new_current_thread().enable_all().start_paused(true).build();
             match runtime {
                 Ok(runtime) => {
-                    let still = Still::new(runtime.handle().clone());
+                    let clock = PausedClock::new(runtime.handle().clone());
                     // The receiver exists: it has just started this thread.
-                    let _ = sender.send(Ok((runtime.handle().clone(), still)));
+                    let _ = sender.send(Ok((runtime.handle().clone(), clock)));
                     let _ = runtime.block_on(ended);
                     runtime.shutdown_background();
                 }
@@ -91,14 +92,14 @@ impl Home {
             }
         };
         let thread =
-            std::thread::Builder::new().name("leasehold-test".into()).spawn(run).map_err(not_started)?;
-        let started = receiver.recv().map_err(not_started)?;
-        let (handle, still) = started.map_err(not_started)?;
-        Ok(Arc::new(Self::new(handle, RunsOn::Test { _end: end, thread }, Some(still))))
+            std::thread::Builder::new().name("leasehold-test".into()).spawn(run).map_err(start_error)?;
+        let started = receiver.recv().map_err(start_error)?;
+        let (handle, clock) = started.map_err(start_error)?;
+        Ok(Arc::new(Self::new(handle, RuntimeThreads::Test { _end: end, thread }, Some(clock))))
     }
 
-    fn new(handle: Handle, runs_on: RunsOn, still: Option<Still>) -> Self {
-        Self { process: std::process::id(), handle, runs_on: Mutex::new(Some(runs_on)), still }
+    fn new(handle: Handle, threads: RuntimeThreads, clock: Option<PausedClock>) -> Self {
+        Self { process: std::process::id(), handle, threads: Mutex::new(Some(threads)), clock }
     }
 
     /// Returns an error in a forked process.
@@ -113,7 +114,7 @@ impl Home {
     }
 
     fn is_open(&self) -> bool {
-        self.runs_on.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// Spawns a future. `waits` is true if a caller waits for it, which lets simulated time pass.
@@ -122,8 +123,8 @@ impl Home {
         waits: bool,
         work: impl Future<Output = ()> + Send + 'static,
     ) -> PyResult<Call> {
-        self.check().map_err(|error| raised(&error))?;
-        let waiting = self.still.as_ref().filter(|_| waits).map(Still::let_go);
+        self.check().map_err(|error| exception(&error))?;
+        let waiting = self.clock.as_ref().filter(|_| waits).map(PausedClock::count_waiting);
         #[expect(
             clippy::disallowed_methods,
             reason = "the call owns it, and the runtime ends with its owner"
@@ -132,65 +133,65 @@ impl Home {
             work.await;
             drop(waiting);
         });
-        Ok(Call { abort: task.abort_handle() })
+        Ok(Call { handle: task.abort_handle() })
     }
 
-    /// Starts a call and puts its answer into the mailbox. A panic becomes an error, so that Python does not hang.
+    /// Starts a call and puts its answer into the event queue. A panic becomes an error, so that Python does not hang.
     pub(crate) fn answer(
         &self,
         waits: bool,
-        (post, number): (Arc<EventQueue>, u64),
+        (events, number): (Arc<EventQueue>, u64),
         work: impl Future<Output = JsonAnswer> + Send + 'static,
     ) -> PyResult<Call> {
         self.start(waits, async move {
             let answer = AssertUnwindSafe(work).catch_unwind().await;
-            post.answer(
+            events.answer(
                 number,
-                answer.unwrap_or_else(|panic| Err(described(&panicked(&*panic)).to_string())),
+                answer.unwrap_or_else(|panic| Err(describe_error(&panic_error(&*panic)).to_string())),
             );
         })
     }
 
     /// Stops simulated time until the guard is dropped; `None` where time is real.
-    pub(crate) fn hold_still(&self) -> Option<ClockPause> {
-        self.still.as_ref().map(Still::held)
+    pub(crate) fn pause_clock(&self) -> Option<ClockPause> {
+        self.clock.as_ref().map(PausedClock::pause)
     }
 
     /// Calls a function inside this runtime, so that it reads its clock.
-    pub(crate) fn at_this_time<T>(&self, look: impl FnOnce() -> T) -> T {
+    pub(crate) fn with_clock<T>(&self, read: impl FnOnce() -> T) -> T {
         let _guard = self.handle.enter();
-        look()
+        read()
     }
 
     pub(crate) fn is_for_tests(&self) -> bool {
-        self.still.is_some()
+        self.clock.is_some()
     }
 
     /// Takes the threads if this is the last queue on them, so that no new queue uses them. The caller ends them without
     /// the interpreter lock.
-    pub(crate) fn close(self: Arc<Self>) -> Option<RunsOn> {
+    pub(crate) fn close(self: Arc<Self>) -> Option<RuntimeThreads> {
         if Arc::strong_count(&self) > 1 {
             return None;
         }
-        if let Some(still) = &self.still {
-            still.forget();
+        if let Some(clock) = &self.clock {
+            clock.release();
         }
-        let runs_on = self.runs_on.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
         if self.check().is_err() {
             // The threads belong to the parent.
-            std::mem::forget(runs_on);
+            std::mem::forget(threads);
             return None;
         }
-        runs_on
+        threads
     }
 }
 
-impl RunsOn {
+impl RuntimeThreads {
     /// Ends the threads and waits for them.
     pub(crate) fn end(self) {
         match self {
-            RunsOn::Threads(runtime) => runtime.shutdown_timeout(END_WAIT),
-            RunsOn::Test { _end: end, thread } => {
+            RuntimeThreads::Threads(runtime) => runtime.shutdown_timeout(END_WAIT),
+            RuntimeThreads::Test { _end: end, thread } => {
                 drop(end);
                 // Its result is `()`, or a panic that was already printed.
                 let _ = thread.join();
@@ -199,52 +200,52 @@ impl RunsOn {
     }
 }
 
-impl Drop for Home {
+impl Drop for SharedRuntime {
     /// Ends the threads of a queue that was not closed, without waiting. Leaves the threads of a parent process alone.
     fn drop(&mut self) {
-        let runs_on = self.runs_on.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        match runs_on {
-            Some(RunsOn::Threads(runtime)) if self.process == std::process::id() => {
+        let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        match threads {
+            Some(RuntimeThreads::Threads(runtime)) if self.process == std::process::id() => {
                 runtime.shutdown_background();
             }
-            Some(RunsOn::Test { .. }) | None => {}
-            Some(runs_on) => std::mem::forget(runs_on),
+            Some(RuntimeThreads::Test { .. }) | None => {}
+            Some(threads) => std::mem::forget(threads),
         }
     }
 }
 
 /// Returns the error for a panic.
-pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Error {
-    Error::new(Kind::Internal, format!("internal error: {}; please report it", words_of(panic)))
+pub(crate) fn panic_error(panic: &(dyn Any + Send)) -> Error {
+    Error::new(Kind::Internal, format!("internal error: {}; please report it", panic_message(panic)))
 }
 
-fn not_started(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+fn start_error(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::new(Kind::Unavailable, "failed to start the threads of the queue").because(error)
 }
 
 /// A spawned call.
 #[pyclass(frozen)]
 pub(crate) struct Call {
-    abort: AbortHandle,
+    handle: AbortHandle,
 }
 
 #[pymethods]
 impl Call {
     /// Aborts the call. The outcome of a write in progress is unknown.
     fn cancel(&self) {
-        self.give_up();
+        self.abort();
     }
 }
 
 impl Call {
-    pub(crate) fn give_up(&self) {
-        self.abort.abort();
+    pub(crate) fn abort(&self) {
+        self.handle.abort();
     }
 }
 
 /// Stops simulated time. Tokio does not advance a paused clock while a blocking task runs.
 #[derive(Clone)]
-struct Still {
+struct PausedClock {
     handle: Handle,
     /// Count and guard under one lock: a call that starts waiting while the last other one ends must not find time
     /// stopped.
@@ -255,7 +256,7 @@ struct Still {
 #[derive(Default)]
 struct Waiters {
     count: usize,
-    held: Option<ClockPause>,
+    pause: Option<ClockPause>,
 }
 
 /// Guard that stops simulated time.
@@ -263,15 +264,15 @@ pub(crate) struct ClockPause {
     _until: mpsc::Sender<()>,
 }
 
-impl Still {
+impl PausedClock {
     fn new(handle: Handle) -> Self {
-        let still = Self { handle, waiting: Arc::default() };
-        still.waiters().held = Some(still.held());
-        still
+        let clock = Self { handle, waiting: Arc::default() };
+        clock.waiters().pause = Some(clock.pause());
+        clock
     }
 
     /// Spawns a blocking task that ends when the guard is dropped.
-    fn held(&self) -> ClockPause {
+    fn pause(&self) -> ClockPause {
         let (until, released) = mpsc::channel::<()>();
         let waits = move || {
             let _ = released.recv();
@@ -281,16 +282,16 @@ impl Still {
     }
 
     /// Counts a waiting call until the guard is dropped.
-    fn let_go(&self) -> Waiting {
+    fn count_waiting(&self) -> Waiting {
         let mut waiters = self.waiters();
         waiters.count += 1;
-        waiters.held = None;
+        waiters.pause = None;
         drop(waiters);
-        Waiting { still: self.clone() }
+        Waiting { clock: self.clone() }
     }
 
-    fn forget(&self) {
-        self.waiters().held = None;
+    fn release(&self) {
+        self.waiters().pause = None;
     }
 
     fn waiters(&self) -> std::sync::MutexGuard<'_, Waiters> {
@@ -300,15 +301,15 @@ impl Still {
 
 /// Guard of a call that waits for the queue.
 struct Waiting {
-    still: Still,
+    clock: PausedClock,
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut waiters = self.still.waiters();
+        let mut waiters = self.clock.waiters();
         waiters.count -= 1;
         if waiters.count == 0 {
-            waiters.held = Some(self.still.held());
+            waiters.pause = Some(self.clock.pause());
         }
     }
 }

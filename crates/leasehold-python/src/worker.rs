@@ -1,10 +1,10 @@
 //! Worker whose handlers run in Python.
 //!
-//! A handler here is a future that puts a [`HandlerRun`] into the mailbox and waits for Python to finish it.
-//! To cancel a run it sends another letter, and still waits for the run to end: a Python thread cannot be dropped.
+//! A handler here is a future that puts a [`HandlerRun`] into the event queue and waits for Python to finish it.
+//! To cancel a run it sends another event, and still waits for the run to end: a Python thread cannot be dropped.
 
 use futures::future::{Either, select};
-use leasehold_cli::front::{Front, RunDirectory};
+use leasehold_cli::frontend::{Frontend, RunDirectory};
 use leasehold_core::{Error, Kind, Result};
 use leasehold_worker::{Context, Monitor, Shutdown, TaskError, WorkerOptions};
 use pyo3::prelude::*;
@@ -16,14 +16,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-use crate::event_queue::{EventQueue, Letter};
-use crate::json::{self, raised, told};
+use crate::event_queue::{EventQueue, LoopEvent};
+use crate::json::{self, encode, exception};
 use crate::log;
 use crate::queue::seconds;
-use crate::runtime::Home;
+use crate::runtime::SharedRuntime;
 
 /// Result of a run, as reported by Python.
-enum Ended {
+enum RunResult {
     /// Completed with this output, as JSON.
     Done(String),
     /// Failed with an exception, which Python has logged.
@@ -34,10 +34,10 @@ enum Ended {
 
 /// Parts of a worker.
 pub(crate) struct WorkerSpec<'a> {
-    pub(crate) home: &'a Arc<Home>,
+    pub(crate) runtime: &'a Arc<SharedRuntime>,
     pub(crate) queue: &'a leasehold_queue::Queue,
-    pub(crate) front: &'a Front,
-    pub(crate) post: &'a Arc<EventQueue>,
+    pub(crate) frontend: &'a Frontend,
+    pub(crate) events: &'a Arc<EventQueue>,
     /// Number of the call that starts it, which identifies its runs and its end.
     pub(crate) number: u64,
     pub(crate) task_types: &'a [String],
@@ -54,14 +54,18 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn start(plan: &WorkerSpec<'_>) -> PyResult<Self> {
-        let (name, worker) = build(plan).map_err(|error| raised(&error))?;
-        let (number, post) = (plan.number, plan.post.clone());
+    pub(crate) fn start(spec: &WorkerSpec<'_>) -> PyResult<Self> {
+        let (name, worker) = build(spec).map_err(|error| exception(&error))?;
+        let (number, events) = (spec.number, spec.events.clone());
         let (shutdown, monitor) = (Shutdown::default(), worker.monitor());
-        post.serves(shutdown.clone());
+        events.abort_on_close(shutdown.clone());
         let stop = shutdown.clone();
         // A draining worker counts as waiting, which lets simulated time pass; one that runs until stopped does not.
-        plan.home.answer(plan.until_empty, (post, number), async move { told(worker.run(stop).await) })?;
+        spec.runtime.answer(
+            spec.until_empty,
+            (events, number),
+            async move { encode(worker.run(stop).await) },
+        )?;
         Ok(Self { name, shutdown, monitor })
     }
 }
@@ -80,7 +84,7 @@ impl Worker {
 
     /// Returns the counts so far, as JSON.
     fn counts(&self) -> PyResult<String> {
-        told(Ok(self.monitor.counts())).map_err(json::Failure::new_err)
+        encode(Ok(self.monitor.counts())).map_err(json::Failure::new_err)
     }
 
     /// Returns the shard ranges that the worker serves now.
@@ -92,19 +96,19 @@ impl Worker {
     }
 }
 
-fn build(plan: &WorkerSpec<'_>) -> Result<(String, leasehold_worker::Worker)> {
-    let (name, mut worker, options) = plan.front.worker(plan.queue)?;
-    let (number, until_empty) = (plan.number, plan.until_empty);
+fn build(spec: &WorkerSpec<'_>) -> Result<(String, leasehold_worker::Worker)> {
+    let (name, mut worker, options) = spec.frontend.worker(spec.queue)?;
+    let (number, until_empty) = (spec.number, spec.until_empty);
     let runs = Arc::new(AtomicU64::new(0));
-    for (handler, task_type) in plan.task_types.iter().enumerate() {
-        let (home, post, runs) = (Arc::downgrade(plan.home), plan.post.clone(), runs.clone());
+    for (handler, task_type) in spec.task_types.iter().enumerate() {
+        let (runtime, events, runs) = (Arc::downgrade(spec.runtime), spec.events.clone(), runs.clone());
         worker = worker.handle_awaited(task_type, move |context, _input: Value| {
-            let still = home.upgrade().and_then(|home| home.hold_still());
+            let pause = runtime.upgrade().and_then(|runtime| runtime.pause_clock());
             let run = runs.fetch_add(1, Relaxed);
-            let running = run_in_python(post.clone(), context, (number, run, handler));
+            let running = run_in_python(events.clone(), context, (number, run, handler));
             async move {
                 let ended = running.await;
-                drop(still);
+                drop(pause);
                 ended
             }
         })?;
@@ -113,29 +117,29 @@ fn build(plan: &WorkerSpec<'_>) -> Result<(String, leasehold_worker::Worker)> {
 }
 
 async fn run_in_python(
-    post: Arc<EventQueue>,
+    events: Arc<EventQueue>,
     context: Context,
     (worker, number, handler): (u64, u64, usize),
 ) -> Result<Value, TaskError> {
     let (sender, receiver) = oneshot::channel();
     let run =
-        HandlerRun { worker, number, handler, context: context.clone(), tell: Mutex::new(Some(sender)) };
-    post.put(Letter::Run(run));
-    let ended = match select(receiver, Box::pin(context.cancelled())).await {
-        Either::Left((ended, _)) => ended,
+        HandlerRun { worker, number, handler, context: context.clone(), sender: Mutex::new(Some(sender)) };
+    events.put(LoopEvent::Run(run));
+    let result = match select(receiver, Box::pin(context.cancelled())).await {
+        Either::Left((result, _)) => result,
         Either::Right(((), receiver)) => {
-            post.put(Letter::Stop { worker, run: number });
+            events.put(LoopEvent::Stop { worker, run: number });
             receiver.await
         }
     };
-    match ended {
-        Ok(Ended::Done(output)) => serde_json::from_str(&output)
+    match result {
+        Ok(RunResult::Done(output)) => serde_json::from_str(&output)
             .map_err(|error| TaskError::Permanent(format!("the output cannot be written as JSON: {error}"))),
-        Ok(Ended::Raised(error)) => {
+        Ok(RunResult::Raised(error)) => {
             log::mark_failure_as_logged();
             Err(error)
         }
-        Ok(Ended::Snoozed(error)) => Err(error),
+        Ok(RunResult::Snoozed(error)) => Err(error),
         // Dropped without a result: the event loop is gone. Does not count as an attempt.
         Err(_) => Err(TaskError::Snooze(Duration::ZERO)),
     }
@@ -154,14 +158,14 @@ pub(crate) struct HandlerRun {
     #[pyo3(get)]
     handler: usize,
     context: Context,
-    tell: Mutex<Option<oneshot::Sender<Ended>>>,
+    sender: Mutex<Option<oneshot::Sender<RunResult>>>,
 }
 
 #[pymethods]
 impl HandlerRun {
     /// Returns the task as it was claimed, as JSON.
     fn task(&self) -> String {
-        json::of_task(self.context.task())
+        json::encode_task(self.context.task())
     }
 
     /// Returns the input, as JSON.
@@ -197,7 +201,7 @@ impl HandlerRun {
     /// Reports progress, as JSON; it is written with the next renewal.
     fn progress(&self, progress: &str) -> PyResult<()> {
         let progress: Value = serde_json::from_str(progress)
-            .map_err(|error| raised(&Error::invalid(format!("the progress is not JSON: {error}"))))?;
+            .map_err(|error| exception(&Error::invalid(format!("the progress is not JSON: {error}"))))?;
         self.context.progress(progress);
         Ok(())
     }
@@ -210,20 +214,20 @@ impl HandlerRun {
 
     /// Creates a directory, which is removed when the run has ended and its results are published.
     fn directory(&self) -> PyResult<PathBuf> {
-        let made = RunDirectory::new();
+        let directory = RunDirectory::new();
         let failed = |error: std::io::Error| {
             Error::new(Kind::Unavailable, format!("failed to create a directory for the run: {error}"))
                 .because(error)
         };
-        let made = made.map_err(|error| raised(&failed(error)))?;
-        let path = made.path().to_owned();
-        self.context.keep(made);
+        let directory = directory.map_err(|error| exception(&failed(error)))?;
+        let path = directory.path().to_owned();
+        self.context.keep(directory);
         Ok(path)
     }
 
     /// Adds a file to the results.
     fn publish(&self, name: &str, path: PathBuf) -> PyResult<()> {
-        self.context.publish(name, path).map_err(|error| raised(&error))
+        self.context.publish(name, path).map_err(|error| exception(&error))
     }
 
     /// Renews the claim soon.
@@ -233,7 +237,7 @@ impl HandlerRun {
 
     /// Completes the run with this output, as JSON.
     fn complete(&self, output: String) {
-        self.end(Ended::Done(output));
+        self.end(RunResult::Done(output));
     }
 
     /// Fails the attempt, which Python has logged. The task is retried after `after` seconds, or by its retry policy.
@@ -243,37 +247,37 @@ impl HandlerRun {
             Ok(Some(pause)) => TaskError::RetryAfter(error, pause),
             Err(wrong) => TaskError::Permanent(wrong.to_string()),
         };
-        self.end(Ended::Raised(error));
+        self.end(RunResult::Raised(error));
     }
 
     /// Fails the task without further attempts. Python has logged the error.
-    fn give_up(&self, error: String) {
-        self.end(Ended::Raised(TaskError::Permanent(error)));
+    fn fail_permanently(&self, error: String) {
+        self.end(RunResult::Raised(TaskError::Permanent(error)));
     }
 
     /// Fails the attempt, which Python has logged, with this upper limit of attempts.
     fn exhaust(&self, error: String, max_attempts: u32) {
-        self.end(Ended::Raised(TaskError::Exhausted(error, max_attempts)));
+        self.end(RunResult::Raised(TaskError::Exhausted(error, max_attempts)));
     }
 
     /// Snoozes the task for `secs` seconds.
     fn snooze(&self, secs: f64) {
         let wrong = |error: Error| TaskError::Permanent(error.to_string());
-        self.end(Ended::Snoozed(seconds("snooze", secs).map_or_else(wrong, TaskError::Snooze)));
+        self.end(RunResult::Snoozed(seconds("snooze", secs).map_or_else(wrong, TaskError::Snooze)));
     }
 
     /// Releases the task of a cancelled handler; does not count as an attempt.
-    fn hand_back(&self) {
-        self.end(Ended::Snoozed(TaskError::Snooze(Duration::ZERO)));
+    fn release(&self) {
+        self.end(RunResult::Snoozed(TaskError::Snooze(Duration::ZERO)));
     }
 }
 
 impl HandlerRun {
-    fn end(&self, ended: Ended) {
-        let tell = self.tell.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(tell) = tell {
+    fn end(&self, result: RunResult) {
+        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(sender) = sender {
             // The send fails if the run was abandoned.
-            let _ = tell.send(ended);
+            let _ = sender.send(result);
         }
     }
 }

@@ -22,7 +22,7 @@ BUCKET = "python-tests"
 
 
 @pytest.fixture(autouse=True)
-def nothing_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Isolates the tests from the machine's settings and environment variables."""
     for name in list(os.environ):
         if name.startswith(("LEASEHOLD_", "AWS_")):

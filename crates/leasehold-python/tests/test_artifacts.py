@@ -44,7 +44,7 @@ async def test_a_task_reads_an_input_file_and_publishes_a_result(store: dict[str
         assert (tmp_path / "back.bin").read_bytes() == BYTES[::-1]
 
 
-async def test_a_task_whose_file_was_never_published_fails_for_good(folder: Path) -> None:
+async def test_a_task_whose_file_was_never_published_fails_permanently(folder: Path) -> None:
     async with await connect(folder) as queue:
         worker = Worker(queue, "worker-1")
 

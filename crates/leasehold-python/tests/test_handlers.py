@@ -211,7 +211,7 @@ OUTPUTS = [object(), float("nan"), "half a character: \ud800", 2**64, b"x", date
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
-async def test_an_output_that_is_not_json_fails_for_good(output: object) -> None:
+async def test_an_output_that_is_not_json_fails_permanently(output: object) -> None:
     async with await testing.queue() as queue:
         worker = Worker(queue, "worker-1")
 

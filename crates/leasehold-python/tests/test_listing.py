@@ -13,7 +13,7 @@ import pytest
 from leasehold import Corrupt, Error, Invalid, connect, sync
 
 
-def spoil(folder: Path, id: str) -> None:
+def corrupt_record(folder: Path, id: str) -> None:
     (record,) = folder.glob(f"tasks/*/{id}.json")
     record.write_text("this is not a task")
 
@@ -23,7 +23,7 @@ async def test_a_corrupt_record_is_reported_and_the_list_continues(
 ) -> None:
     async with await connect(folder) as queue:
         ids = [(await queue.submit("greet")).id for _ in range(3)]
-        spoil(folder, ids[1])
+        corrupt_record(folder, ids[1])
         found: list[Error] = []
         listed = {task.id async for task in queue.list(on_corrupt=found.append)}
         assert listed == {ids[0], ids[2]}
@@ -64,7 +64,7 @@ def threads() -> int:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("arguments", "message"),
     [
         ({"status": "nope"}, "`nope` is not a status"),
         ({"status": 5}, "invalid filter: invalid type: integer `5`, expected a string"),
@@ -76,9 +76,9 @@ def threads() -> int:
         ({"limit": "5"}, "limit must be a whole number, at least 0, got '5'"),
     ],
 )
-async def test_an_invalid_filter_is_rejected(folder: Path, said: dict[str, Any], message: str) -> None:
+async def test_an_invalid_filter_is_rejected(folder: Path, arguments: dict[str, Any], message: str) -> None:
     async with await connect(folder) as queue:
         await queue.submit("greet")
         with pytest.raises(Invalid, match=message):
-            [task async for task in queue.list(**said)]
+            [task async for task in queue.list(**arguments)]
         assert [task async for task in queue.list(limit=0)] == []

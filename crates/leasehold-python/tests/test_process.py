@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,7 +37,7 @@ from leasehold import Worker, connect
 async def main():
     async with await connect(sys.argv[1]) as queue:
         worker = Worker(queue, "w")
-        report(leasehold._worker._Running, "obey")
+        report(leasehold._worker._Running, "handle_signal")
 
         @worker.task("slow")
         async def slow(ctx, input):
@@ -240,6 +241,17 @@ def test_python_dash_m_is_the_command_line(folder: Path) -> None:
     assert '"Ada"' in run("get", id, "--store", folder).stdout
     assert "is not a task id" in run("get", "x", "--store", folder, code=64).stderr
     assert "All 200 tasks were completed" in run("demo").stdout
+
+
+@pytest.mark.parametrize("args", [[], ["--workers", "5", "--quick"], ["--help"], ["--json"]])
+def test_the_command_cost_is_not_in_the_package_and_says_where_it_is(args: list[str]) -> None:
+    command = [sys.executable, "-m", "leasehold"]
+    done = subprocess.run([*command, "cost", *args], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "no command `cost`" in done.stderr and "cargo build --release -p leasehold-cli" in done.stderr
+    shown = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=60).stdout
+    commands = re.findall(r"^  ([a-z-]+)", shown, re.MULTILINE)
+    assert "doctor" in commands and "cost" not in commands
 
 
 def test_the_command_line_ends_on_ctrl_c(folder: Path) -> None:

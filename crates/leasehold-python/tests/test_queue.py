@@ -23,6 +23,7 @@ from leasehold import (
     NotFound,
     NotYet,
     Order,
+    Permanent,
     RetryPolicy,
     Status,
     Submitted,
@@ -103,6 +104,32 @@ async def test_every_operation_does_what_its_command_does(store: dict[str, Any])
         assert sum(line.requests for line in puts) >= 4
 
 
+async def test_the_task_of_a_key_is_reported_with_its_status_and_retried_if_asked_to() -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "w")
+
+        @worker.task("fails")
+        async def fails(ctx, input):
+            raise Permanent("hopeless")
+
+        first = await queue.submit("fails", key="one")
+        assert first == Submitted(first.id, is_new=True)
+        pending = await queue.submit("fails", key="one", key_retry_failed=True)
+        assert pending == Submitted(first.id, is_new=False, existing=Status.PENDING)
+        await worker.run(drain=True)
+
+        failed = await queue.submit("fails", key="one")
+        assert failed == Submitted(first.id, is_new=False, existing=Status.FAILED)
+        assert failed.existing is Status.FAILED
+        assert (await queue.get(first.id)).status is Status.FAILED
+        [retried] = await queue.submit_many([Order(task_type="fails", key="one", key_retry_failed=True)])
+        assert retried == Submitted(first.id, is_new=False, existing=Status.FAILED, is_retried=True)
+        assert isinstance(retried, Submitted) and retried.existing is Status.FAILED
+        assert (await queue.get(first.id)).status is Status.PENDING
+        with pytest.raises(Invalid, match="key_retry_failed needs a key"):
+            await queue.submit("fails", key_retry_failed=True)
+
+
 async def test_numbers_survive_a_round_trip() -> None:
     chance = random.Random(7)
     numbers = [chance.uniform(-1, 1) * 10.0 ** chance.randint(-300, 300) for _ in range(2_000)]
@@ -126,10 +153,10 @@ async def test_errors_have_the_right_class_and_message(folder: Path) -> None:
             await queue.submit("greet", "another input", key="one")
         with pytest.raises(Conflict, match="cannot be retried: the task is pending"):
             await queue.retry(task.id)
-        with pytest.raises(NotYet, match="not final yet") as caught:
+        with pytest.raises(NotYet, match="still not final after 50ms") as caught:
             await queue.wait(task.id, timeout=0.05)
         assert isinstance(caught.value, TimeoutError) and caught.value.kind == "unavailable"
-        with pytest.raises(Invalid, match="shard_prefix_len is 3 here, but this queue has 1"):
+        with pytest.raises(Invalid, match="shard_prefix_len is set to 3, but this queue has 1"):
             await connect(folder, shard_prefix_len=3)
         stats = await queue.stats()
         assert stats.due == 1
@@ -147,7 +174,7 @@ class Meeting:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("arguments", "message"),
     [
         ({"input": float("nan")}, "the input cannot be written as JSON"),
         ({"input": {"a": "\ud800"}}, "the input cannot be written as JSON: .* surrogates not allowed"),
@@ -181,16 +208,16 @@ class Meeting:
     ],
 )
 async def test_invalid_orders_are_rejected_and_nothing_is_written(
-    folder: Path, said: dict[str, Any], message: str
+    folder: Path, arguments: dict[str, Any], message: str
 ) -> None:
     async with await connect(folder) as queue:
         with pytest.raises(Invalid, match=message):
-            await queue.submit(**{"task_type": "greet", **said})
+            await queue.submit(**{"task_type": "greet", **arguments})
         assert [task async for task in queue.list()] == []
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("arguments", "message"),
     [
         ({"store": "redis://x"}, "unknown store `redis://`"),
         ({"store": "x", "bucket": "y"}, "pass either store or bucket"),
@@ -207,17 +234,17 @@ async def test_invalid_orders_are_rejected_and_nothing_is_written(
         ({"store": "s3://me:secret@x"}, "store address must not contain a user"),
     ],
 )
-async def test_invalid_addresses_are_rejected(said: dict[str, Any], message: str) -> None:
+async def test_invalid_addresses_are_rejected(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(Invalid, match=message) as caught:
-        await connect(**said)
+        await connect(**arguments)
     assert "secret@" not in str(caught.value)
 
 
 async def test_an_endpoint_without_a_scheme_is_rejected() -> None:
-    said = {"bucket": "x", "region": "y", "endpoint": "127.0.0.1:1"}
+    arguments = {"bucket": "x", "region": "y", "endpoint": "127.0.0.1:1"}
     keys = {"access_key_id": "a", "secret_access_key": "b"}
     with pytest.raises(Invalid, match="endpoint must start with http:// or https://"):
-        await asyncio.wait_for(connect(**said, **keys), 30)
+        await asyncio.wait_for(connect(**arguments, **keys), 30)
 
 
 async def test_a_panic_of_the_native_module_is_an_internal_error() -> None:

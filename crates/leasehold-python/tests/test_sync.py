@@ -94,15 +94,15 @@ signal.alarm(60)
 with sync.connect(sys.argv[1]) as queue:
     worker = sync.Worker(queue, "w")
     worker.task("greet")(lambda ctx, input: None)
-    do = queue._thread.do
+    run = queue._thread.run
 
     def late(work):
-        queue._thread.do = do
+        queue._thread.run = run
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.2)
-        return do(work)
+        return run(work)
 
-    queue._thread.do = late
+    queue._thread.run = late
     print(worker.run().started)
 """
 

@@ -255,13 +255,13 @@ async def outlives_three_leases(folder: Path, task_type: str) -> None:
 
 
 async def test_rust_runs_tasks_of_python_and_the_other_way_round(store: dict[str, Any]) -> None:
-    said = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "testsecret", "AWS_REGION": "us-east-1"}
+    variables = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "testsecret", "AWS_REGION": "us-east-1"}
     if "endpoint" in store:
-        said["AWS_ENDPOINT_URL"] = store["endpoint"]
+        variables["AWS_ENDPOINT_URL"] = store["endpoint"]
     at = ["--store", store["store"]]
 
     def rust(*args: object) -> str:
-        return command_line(*args, *at, env=said | {"PATH": "/usr/bin:/bin"}).stdout
+        return command_line(*args, *at, env=variables | {"PATH": "/usr/bin:/bin"}).stdout
 
     async with await connect(**store) as queue:
         ours = [await queue.submit("for-rust", {"number": number, "name": "Ädä"}) for number in range(20)]

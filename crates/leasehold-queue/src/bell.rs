@@ -24,21 +24,21 @@
 
 use bytes::Bytes;
 use leasehold_core::{Error, Kind, Result, StoreTime, WorkerId, WriteId, keys};
-use leasehold_store::host::Instant;
-use leasehold_store::mutant::{Rule, breaks};
+use leasehold_store::host::{Instant, lock};
+use leasehold_store::mutant::breaks;
 use leasehold_store::{Get, Purpose, Version};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::connect::Queue;
+use crate::connect::ObjectQueue;
 
 /// Minimum time between two rings of one bell by a process.
 pub const RING_EVERY: Duration = Duration::from_secs(1);
 
 /// Time until the second scan: [`RING_EVERY`], as measured by a slow local clock.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1_010);
+const SECOND_SCAN_AFTER: Duration = Duration::from_millis(1_010);
 
 /// Bells that this process rang within the last second, with the time.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ pub(crate) struct Ringer {
 impl Ringer {
     /// True if the bell is to be rung now; the ring then counts as done.
     fn begin(&self, bell: &str, now: Instant) -> bool {
-        let mut rang_at = self.lock();
+        let mut rang_at = lock(&self.rang_at);
         rang_at.retain(|_, rang_at| now.since(*rang_at) < RING_EVERY);
         if rang_at.contains_key(bell) {
             return false;
@@ -60,11 +60,7 @@ impl Ringer {
 
     /// Forgets a failed ring, so that it does not suppress the next one.
     fn failed(&self, bell: &str) {
-        self.lock().remove(bell);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
-        self.rang_at.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.rang_at).remove(bell);
     }
 }
 
@@ -112,20 +108,20 @@ impl Bell {
     /// Time for the second scan, compared with the earliest value of *now*: it finds everything that the last ring
     /// stands for. None if that scan was made.
     #[must_use]
-    pub fn look_again_at(&self) -> Option<StoreTime> {
-        self.rang_by.map(|at| at.plus(LOOK_AGAIN_AFTER)).filter(|_| !breaks(Rule::NoSecondLook))
+    pub fn second_scan_at(&self) -> Option<StoreTime> {
+        self.rang_by.map(|at| at.plus(SECOND_SCAN_AFTER)).filter(|_| !breaks("no-second-look"))
     }
 
     /// Notes that a scan begins at this time, the earliest value of *now*.
-    pub fn looked(&mut self, earliest: StoreTime) {
-        self.rang_by = self.rang_by.filter(|at| at.plus(LOOK_AGAIN_AFTER) > earliest);
+    pub fn scan_started(&mut self, earliest: StoreTime) {
+        self.rang_by = self.rang_by.filter(|at| at.plus(SECOND_SCAN_AFTER) > earliest);
     }
 }
 
-impl Queue {
+impl ObjectQueue {
     /// Notifies all workers that a task became pending and is in the index.
     pub(crate) async fn ring(&self, purpose: Purpose) {
-        self.news.send_modify(|rung| *rung += 1);
+        self.pending_signal.send_modify(|count| *count += 1);
         if self.ringer.begin(keys::BELL, self.client.host().instant()) {
             self.put_ring(purpose, keys::BELL, false).await;
         }
@@ -133,7 +129,7 @@ impl Queue {
 
     /// Notifies one worker that a task was put into its inbox.
     pub(crate) async fn ring_inbox(&self, purpose: Purpose, worker: &WorkerId) {
-        self.news.send_modify(|rung| *rung += 1);
+        self.pending_signal.send_modify(|count| *count += 1);
         let bell = keys::inbox_bell(worker);
         if self.ringer.begin(&bell, self.client.host().instant()) {
             self.put_ring(purpose, &bell, false).await;
@@ -142,7 +138,7 @@ impl Queue {
 
     /// Notifies all workers that a task was put into the overflow. Not suppressed by an earlier ring.
     pub(crate) async fn ring_for_overflow(&self) {
-        self.news.send_modify(|rung| *rung += 1);
+        self.pending_signal.send_modify(|count| *count += 1);
         self.put_ring(Purpose::Sweep, keys::BELL, true).await;
     }
 

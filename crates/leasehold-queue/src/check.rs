@@ -4,9 +4,9 @@
 //!
 //! | class | example | resolved by |
 //! | --- | --- | --- |
-//! | *heals* | the entry of a submit that was killed, within its grace period | running workers, by the time given |
+//! | transient | the entry of a submit that was killed, within its grace period | running workers, by the time given |
 //! | *repair* | a task whose entry was deleted by hand | `check` with `repair`, which writes the entry |
-//! | *person* | a corrupt record | an operator, with [`Queue::quarantine`] |
+//! | *person* | a corrupt record | an operator, with [`ObjectQueue::quarantine`] |
 //!
 //! Objects change while they are checked. Entries are listed before tasks are read, so an object that does not match
 //! is read again, and changes in progress are not reported.
@@ -21,16 +21,16 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::connect::Queue;
+use crate::connect::ObjectQueue;
 use crate::discover::IndexHit;
 use crate::inspect::READS_AT_ONCE;
 use crate::layout::Intent;
-use crate::lease::NONSENSE_AGE_MIN;
+use crate::lease::CORRUPT_AGE_MIN;
 use crate::objects::{self, ObjectKind};
 use crate::sweep::{Swept, is_pointer_to};
-use crate::tasks::Loaded;
+use crate::tasks::TaskSnapshot;
 
-/// Time within which running workers clean up: they check every due entry each minute, and the inbox of a dead worker
+/// Time within which running workers clean up: they check every due entry each minute, and the inbox of a crashed worker
 /// within four.
 const CLEANED_WITHIN: Duration = Duration::from_mins(5);
 
@@ -123,7 +123,7 @@ impl Checked {
     }
 }
 
-impl Queue {
+impl ObjectQueue {
     /// Reads every object of the queue and reports inconsistencies. With `repair`, writes missing entries and removes
     /// those that no task requires, by the rules of the index; refused without `queue.json`. A task is covered if its
     /// required entry exists, or an older one that is due no later.
@@ -131,40 +131,42 @@ impl Queue {
         let mut checked = Checked::default();
         if repair {
             // Always read again: by an outdated layout the entries of all tasks would look dangling.
-            self.ask().await?;
+            self.refresh_layout().await?;
             self.ensure_allowed(Intent::Change).await?;
         }
         // Entries first: a task that changes in between has left an entry that was listed.
         let entries = self.all_entries(&mut checked).await?;
         let by_task = by_task(&entries);
-        let (mut called_for, mut suspects) = (BTreeSet::new(), Vec::new());
+        let (mut required, mut suspects) = (BTreeSet::new(), Vec::new());
         let mut keys = std::pin::pin!(self.task_keys());
         while let Some(key) = keys.try_next().await? {
             let Some(loaded) = self.checked_task(&key, &mut checked).await? else { continue };
             let Some(entry) = loaded.task.entry() else { continue };
-            let met = by_task.get(&entry.id).into_iter().flatten();
-            called_for.extend(met.filter(|met| is_pointer_to(met, &loaded.task)).map(|met| (*met).clone()));
-            if !by_task.get(&entry.id).is_some_and(|met| met.contains(&&entry)) {
+            let existing = by_task.get(&entry.id).map_or(&[][..], Vec::as_slice).iter().copied();
+            required
+                .extend(existing.clone().filter(|existing| is_pointer_to(existing, &loaded.task)).cloned());
+            if !existing.clone().any(|existing| *existing == entry) {
                 // The holder of a shard or an inbox leaves the entry by which it found the task.
-                let left = by_task.get(&entry.id).into_iter().flatten().filter(|met| covers(met, &entry));
-                called_for.extend(left.max_by_key(|met| met.rev).map(|met| (*met).clone()));
+                let left = existing.filter(|existing| covers(existing, &entry));
+                required.extend(left.max_by_key(|existing| existing.rev).cloned());
             }
-            called_for.insert(entry.clone());
-            if !is_led_to(&loaded, &entry, &by_task) {
+            required.insert(entry.clone());
+            if !is_covered_by(&loaded, &entry, &by_task) {
                 suspects.push((key, loaded, entry));
             }
         }
         self.check_suspects(suspects, repair, &mut checked).await?;
-        let uncalled = entries.iter().filter(|found| !called_for.contains(&found.entry));
-        self.check_uncalled(uncalled, repair, &mut checked).await?;
+        let unrequired = entries.iter().filter(|found| !required.contains(&found.entry));
+        self.check_unrequired(unrequired, repair, &mut checked).await?;
         self.check_others(repair, &mut checked).await?;
         Ok(checked)
     }
 
-    /// Checks again: a task may be covered by an entry that was written after the entries were listed.
+    /// Checks tasks without an entry a second time: one may be covered by an entry that was written after the entries
+    /// were listed.
     async fn check_suspects(
         &self,
-        suspects: Vec<(String, Loaded, Entry)>,
+        suspects: Vec<(String, TaskSnapshot, Entry)>,
         repair: bool,
         checked: &mut Checked,
     ) -> Result<()> {
@@ -174,7 +176,7 @@ impl Queue {
         let entries = self.all_entries(&mut Checked::default()).await?;
         let by_task = by_task(&entries);
         for (key, loaded, entry) in suspects {
-            if is_led_to(&loaded, &entry, &by_task) || !self.is_uncovered(&loaded, &entry).await? {
+            if is_covered_by(&loaded, &entry, &by_task) || !self.is_uncovered(&loaded, &entry).await? {
                 continue;
             }
             checked.uncovered.push(key);
@@ -188,7 +190,7 @@ impl Queue {
 
     /// Checks one task again: it may have changed, and its entries with it, since the entries were listed. A client
     /// that removes an entry has written the required one before.
-    pub(crate) async fn is_uncovered(&self, loaded: &Loaded, entry: &Entry) -> Result<bool> {
+    pub(crate) async fn is_uncovered(&self, loaded: &TaskSnapshot, entry: &Entry) -> Result<bool> {
         if self.client.get(Purpose::Admin, &entry.key()).await?.is_some() {
             return Ok(false);
         }
@@ -198,7 +200,7 @@ impl Queue {
     }
 
     /// Checks the entries that no task required when the tasks were read.
-    async fn check_uncalled(
+    async fn check_unrequired(
         &self,
         entries: impl Iterator<Item = &IndexHit>,
         repair: bool,
@@ -206,7 +208,7 @@ impl Queue {
     ) -> Result<()> {
         // Collected, because the compiler cannot tell the lifetimes of a borrowing stream of futures.
         let reads: Vec<_> =
-            entries.map(|found| async move { Ok((found, self.uncalled(found, repair).await?)) }).collect();
+            entries.map(|found| async move { Ok((found, self.unrequired(found, repair).await?)) }).collect();
         let mut findings = stream::iter(reads).buffered(READS_AT_ONCE);
         while let Some((found, finding)) = findings.try_next().await? {
             let key = found.entry.key();
@@ -228,13 +230,13 @@ impl Queue {
 
     /// The state of an entry that no task requires. A repair waits only for the grace period of the index rules;
     /// without one, running workers get the time to clean up.
-    async fn uncalled(&self, found: &IndexHit, repair: bool) -> Result<Finding> {
+    async fn unrequired(&self, found: &IndexHit, repair: bool) -> Result<Finding> {
         let entry = &found.entry;
         if self.client.get(Purpose::Admin, &entry.key()).await?.is_none() {
             return Ok(Finding::Fine);
         }
         let now = self.now()?;
-        if self.is_for_the_migration(entry) {
+        if self.belongs_to_migration(entry) {
             let by = now.latest_known().plus(self.config.ahead_grace);
             return Ok(Finding::Heals(by, "a migration is running"));
         }
@@ -268,7 +270,7 @@ impl Queue {
 
     /// Checks the objects that are neither tasks nor entries.
     async fn check_others(&self, repair: bool, checked: &mut Checked) -> Result<()> {
-        for prefix in keys::OTHERS {
+        for prefix in keys::OTHER_PREFIXES {
             let listed = self.entries(prefix.to_owned());
             let reads = listed.map_ok(|listed| async move {
                 let finding = self.other(&listed).await?;
@@ -317,7 +319,7 @@ impl Queue {
         };
         let (within, reason) = match kind {
             ObjectKind::Lease => {
-                (NONSENSE_AGE_MIN + CLEANED_WITHIN, "corrupt, but its next holder replaces it")
+                (CORRUPT_AGE_MIN + CLEANED_WITHIN, "corrupt, but its next holder replaces it")
             }
             ObjectKind::Bell => (RINGS_WITHIN, "corrupt, but the next submit overwrites it"),
             _ => return Ok(Finding::Corrupt(error.to_string(), remedy)),
@@ -332,7 +334,7 @@ impl Queue {
 
     async fn all_entries(&self, checked: &mut Checked) -> Result<Vec<IndexHit>> {
         let mut all = Vec::new();
-        for root in keys::ENTRIES {
+        for root in keys::ENTRY_PREFIXES {
             let mut entries = std::pin::pin!(self.entries(root.to_owned()));
             while let Some(listed) = entries.try_next().await? {
                 if let Some(entry) = Entry::parse(&listed.key) {
@@ -348,7 +350,7 @@ impl Queue {
         Ok(all)
     }
 
-    async fn checked_task(&self, key: &str, checked: &mut Checked) -> Result<Option<Loaded>> {
+    async fn checked_task(&self, key: &str, checked: &mut Checked) -> Result<Option<TaskSnapshot>> {
         match self.load_listed(key).await {
             Ok(loaded) => {
                 checked.tasks += u64::from(loaded.is_some());
@@ -380,19 +382,19 @@ impl Queue {
 
 /// True if an entry is valid for its task, or covers it: the entry by which a worker has claimed a task stays until
 /// the task is settled if the worker holds the shard.
-fn is_in_use(entry: &Entry, loaded: &Loaded) -> bool {
+fn is_in_use(entry: &Entry, loaded: &TaskSnapshot) -> bool {
     let task = &loaded.task;
-    task.entry().is_some_and(|called_for| {
-        called_for == *entry || task.status() == Status::Running && covers(entry, &called_for)
+    task.entry().is_some_and(|required| {
+        required == *entry || task.status() == Status::Running && covers(entry, &required)
     }) || is_pointer_to(entry, task)
 }
 
 /// True if a task that requires one entry is found by another. Workers ignore an entry that is ahead of its task,
 /// list none before its minute, and some of them scan only its shard. An entry in an inbox or in the overflow is
 /// scanned by some worker.
-pub(crate) fn covers(met: &Entry, called_for: &Entry) -> bool {
-    let is_seen = met.shard().is_none() || met.shard() == called_for.shard();
-    is_seen && met.rev <= called_for.rev && met.bucket <= called_for.bucket
+pub(crate) fn covers(existing: &Entry, required: &Entry) -> bool {
+    let is_seen = existing.shard().is_none() || existing.shard() == required.shard();
+    is_seen && existing.rev <= required.rev && existing.bucket <= required.bucket
 }
 
 type ByTask<'a> = BTreeMap<TaskId, Vec<&'a Entry>>;
@@ -407,10 +409,10 @@ fn by_task(entries: &[IndexHit]) -> ByTask<'_> {
 
 /// True if one of these entries covers a task. A task that is being moved between two shards is covered by its old
 /// entry, through its forwarding marker.
-fn is_led_to(loaded: &Loaded, called_for: &Entry, by_task: &ByTask) -> bool {
-    let leads = |met: &Entry| {
-        let in_place = met.moved(called_for.place.clone());
-        covers(if loaded.is_in_mark() { &in_place } else { met }, called_for)
+fn is_covered_by(loaded: &TaskSnapshot, required: &Entry, by_task: &ByTask) -> bool {
+    let covers_task = |existing: &Entry| {
+        let in_place = existing.at_location(required.location.clone());
+        covers(if loaded.is_in_marker() { &in_place } else { existing }, required)
     };
-    by_task.get(&called_for.id).is_some_and(|met| met.iter().any(|met| leads(met)))
+    by_task.get(&required.id).is_some_and(|existing| existing.iter().any(|existing| covers_task(existing)))
 }

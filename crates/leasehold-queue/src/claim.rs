@@ -14,19 +14,19 @@ use leasehold_core::{
     WorkerId,
 };
 use leasehold_store::Purpose;
-use leasehold_store::mutant::{Rule, breaks};
+use leasehold_store::mutant::breaks;
 use std::time::Duration;
 use tracing::Instrument;
 
-use crate::connect::Queue;
+use crate::connect::ObjectQueue;
 use crate::discover::IndexHit;
 use crate::layout::Intent;
-use crate::tasks::{IndexUpdate, Loaded, Transition};
+use crate::tasks::{ChangeFrom, IndexUpdate, TaskSnapshot, Transition};
 
 /// A claimed task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Claimed {
-    pub(crate) loaded: Loaded,
+    pub(crate) loaded: TaskSnapshot,
     pub(crate) lease_id: LeaseId,
     pub(crate) by: WorkerId,
     /// The entry by which other workers find it, if known: the lease entry that was written with the claim, or the
@@ -65,7 +65,7 @@ impl Claimed {
     /// True if its cancellation was requested.
     #[must_use]
     pub fn cancel_requested(&self) -> bool {
-        matches!(&self.loaded.task.state, State::Running(claim) if claim.cancel_requested)
+        self.loaded.task.is_cancel_requested()
     }
 }
 
@@ -90,7 +90,7 @@ pub enum ClaimOutcome {
     Expired,
 }
 
-impl Queue {
+impl ObjectQueue {
     /// Tries to claim the task of a ready entry. A claim whose outcome is unknown is an error, and counts as not
     /// held.
     pub async fn claim(
@@ -123,11 +123,11 @@ impl Queue {
         worker: &WorkerId,
         lease: Duration,
         handles: &(dyn Fn(&TaskType) -> bool + Sync),
-        follow: IndexUpdate,
+        index_update: IndexUpdate,
     ) -> Result<ClaimOutcome> {
         let entry = &found.entry;
         self.ensure_allowed(Intent::Change).await?;
-        if breaks(Rule::ReadsTwice) {
+        if breaks("reads-twice") {
             self.load(Purpose::Claim, &entry.id).await?;
         }
         let loaded = match self.load(Purpose::Claim, &entry.id).await {
@@ -144,7 +144,7 @@ impl Queue {
         match &loaded.task.state {
             State::Pending { .. } if handles(&loaded.task.task_type) => {}
             State::Pending { .. } => {
-                if let IndexLocation::Inbox(_) = entry.place {
+                if let IndexLocation::Inbox(_) = entry.location {
                     // No other worker scans this inbox.
                     self.cover_then_remove(loaded.task.entry().as_ref(), entry).await?;
                     self.ring(Purpose::Claim).await;
@@ -160,28 +160,30 @@ impl Queue {
         let event = Event::Claim { worker: worker.clone(), lease_id: lease_id.clone(), lease };
         // A stale pointer does not lead to the running task as the required entry does.
         let is_behind = entry.shard().is_none() && entry.rev < loaded.task.rev;
-        let follow = if is_behind { IndexUpdate::Change } else { follow };
-        let stays = matches!(follow, IndexUpdate::Nothing);
-        let follow = match follow {
+        let index_update = if is_behind { IndexUpdate::Change } else { index_update };
+        let stays = matches!(index_update, IndexUpdate::Nothing);
+        let index_update = match index_update {
             // The existing entry is not the one that the record requires.
             IndexUpdate::Change if entry.shard().is_none() && !is_behind => {
                 IndexUpdate::Removing(vec![entry.clone()])
             }
-            follow => follow,
+            index_update => index_update,
         };
-        let moved = self.change_and(Purpose::Claim, &loaded, &event, worker.as_str(), follow).await?;
-        let claimed = match moved {
+        let (from, by) = (ChangeFrom::Read(&loaded), worker.as_str());
+        let claimed = match self.change(Purpose::Claim, from, &event, by, index_update).await? {
             Transition::Done(loaded) => {
                 let entry = if stays { Some(entry.clone()) } else { loaded.task.entry() };
                 Claimed { entry, rev: loaded.task.rev, loaded, lease_id, by: worker.clone() }
             }
-            Transition::Overtaken(loaded) if loaded.task.lease_id.as_ref() == Some(&lease_id) => {
+            Transition::Superseded(loaded) if loaded.task.lease_id.as_ref() == Some(&lease_id) => {
                 Claimed { entry: None, rev: loaded.task.rev, loaded, lease_id, by: worker.clone() }
             }
             Transition::Rejected(Rejected::NotBefore(_), _) if is_behind => return Ok(ClaimOutcome::Stale),
             Transition::Rejected(Rejected::NotBefore(at), _) => return Ok(ClaimOutcome::NotDue(at)),
             Transition::Rejected(Rejected::TooLate(_), _) => return Ok(ClaimOutcome::Expired),
-            Transition::Rejected(_, loaded) | Transition::Overtaken(loaded) => {
+            Transition::Rejected(_, loaded)
+            | Transition::Superseded(loaded)
+            | Transition::Changed(loaded) => {
                 return Ok(lost_to(&loaded.task));
             }
             Transition::Missing => return Ok(ClaimOutcome::Stale),

@@ -4,11 +4,11 @@
 //! queue itself, in `queue.json`. A client whose settings disagree is refused with an error that names both values, so
 //! it never writes to the wrong keys (promise P8).
 //!
-//! Requests: 1 get for an existing queue; see [`Queue::restore`] and `create` for a new one.
+//! Requests: 1 get for an existing queue; see [`ObjectQueue::restore`] and `create` for a new one.
 
 use bytes::Bytes;
 use leasehold_core::limits::{LAYOUT_ASKED_EVERY, LAYOUT_TRUSTED};
-use leasehold_core::unread::why_corrupt;
+use leasehold_core::oversize::corrupt_reason;
 use leasehold_core::{
     Error, HexName, Kind, Now, Result, Shard, ShardLen, StepContext, StoreTime, TaskId, WriteId, keys,
 };
@@ -23,23 +23,23 @@ use crate::bell::Ringer;
 use crate::create::{create, no_queue};
 use crate::inbox::{DirectDispatch, Inboxes};
 use crate::inspect::EntryChecks;
-use crate::layout::{Layout, Left, Migrating};
+use crate::layout::{Layout, Migrating, PreviousLayout};
 use crate::place::Place;
 
 /// Newest format of the layout that this program supports.
 pub(crate) const FORMAT: u32 = 1;
 
-/// A task queue in a store. Cheap to clone.
+/// A task queue in the object layout: every task is an object. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Queue {
+pub struct ObjectQueue {
     pub(crate) client: Client,
     /// `queue.json` as it was when this client connected.
-    pub(crate) agreement: Arc<QueueMeta>,
+    pub(crate) meta: Arc<QueueMeta>,
     /// `queue.json` as last read.
     pub(crate) layout: Arc<Layout>,
     pub(crate) config: Arc<QueueConfig>,
-    /// Notifies the workers of this process whenever a task becomes pending in this process.
-    pub(crate) news: Arc<watch::Sender<u64>>,
+    /// Counter of tasks that became pending in this process; wakes its workers.
+    pub(crate) pending_signal: Arc<watch::Sender<u64>>,
     /// Notifies workers in other processes.
     pub(crate) ringer: Arc<Ringer>,
     /// Live workers and their inboxes, for direct dispatch.
@@ -66,7 +66,7 @@ pub struct QueueMeta {
     pub migrating: Option<Migrating>,
     /// The previous number of digits, after a migration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub left: Option<Left>,
+    pub left: Option<PreviousLayout>,
     /// Fields written by a newer program, preserved unchanged.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,
@@ -76,7 +76,7 @@ pub struct QueueMeta {
 #[derive(Debug, Clone)]
 pub struct QueueConfig {
     /// Number of hex digits that name a shard, 1 to 4: the value for a new queue, and the value that an existing queue
-    /// must have. The default, [`Self::AS_FOUND`], accepts any.
+    /// must have. The default, [`Self::ANY_SHARD_LEN`], accepts any.
     pub shard_prefix_len: u8,
     /// Mode in which the store is opened. [`OpenMode::Create`], the default, creates a missing queue; with
     /// [`OpenMode::Write`] and [`OpenMode::Read`] a missing queue is an error.
@@ -93,19 +93,19 @@ pub struct QueueConfig {
     /// Time for which a submit with unknown outcome is retried before it puts a tombstone at its own id.
     pub submit_wait: Duration,
     /// Age of `queue.json` after which it is read again before a write.
-    pub layout_asked_every: Duration,
+    pub layout_refresh_interval: Duration,
     /// Age of `queue.json` after which nothing is written. A migration waits for twice the default: a shorter time is
     /// safe, a longer one is not.
-    pub layout_trusted: Duration,
+    pub layout_max_age: Duration,
 }
 
 impl QueueConfig {
     /// Accepts the number of digits of an existing queue; a new one gets 1.
-    pub const AS_FOUND: u8 = u8::MAX;
+    pub const ANY_SHARD_LEN: u8 = u8::MAX;
 
-    pub(crate) fn wanted(&self) -> Result<Option<ShardLen>> {
+    pub(crate) fn expected_shard_len(&self) -> Result<Option<ShardLen>> {
         match self.shard_prefix_len {
-            Self::AS_FOUND => Ok(None),
+            Self::ANY_SHARD_LEN => Ok(None),
             digits => ShardLen::new(digits).map(Some),
         }
     }
@@ -114,15 +114,15 @@ impl QueueConfig {
 impl Default for QueueConfig {
     fn default() -> Self {
         Self {
-            shard_prefix_len: Self::AS_FOUND,
+            shard_prefix_len: Self::ANY_SHARD_LEN,
             mode: OpenMode::Create,
             by: "client".into(),
             direct: None,
             ahead_grace: Duration::from_mins(30),
             stale_grace: Duration::from_mins(1),
             submit_wait: Duration::from_mins(15),
-            layout_asked_every: LAYOUT_ASKED_EVERY,
-            layout_trusted: LAYOUT_TRUSTED,
+            layout_refresh_interval: LAYOUT_ASKED_EVERY,
+            layout_max_age: LAYOUT_TRUSTED,
         }
     }
 }
@@ -130,7 +130,7 @@ impl Default for QueueConfig {
 /// Receiver of notifications about tasks that become pending in this process.
 #[derive(Debug)]
 pub struct PendingSignal {
-    rung: watch::Receiver<u64>,
+    pending: watch::Receiver<u64>,
 }
 
 impl PendingSignal {
@@ -139,70 +139,42 @@ impl PendingSignal {
     /// # Cancel safety
     ///
     /// No notification is lost when the future is dropped.
-    pub async fn heard(&mut self) {
-        if self.rung.changed().await.is_err() {
+    pub async fn notified(&mut self) {
+        if self.pending.changed().await.is_err() {
             // The queue was dropped, and with it every sender.
             std::future::pending::<()>().await;
         }
     }
 }
 
-impl Queue {
-    /// Opens the queue at an address, in a folder or in an open store, and creates it if it does not exist. A store
-    /// without a queue is probed first: one that ignores conditions is refused, and so is one that has keys of a
-    /// queue but no `queue.json` (see [`Queue::restore`]).
-    ///
-    /// Buckets are configured by the usual environment variables and files (`AWS_ACCESS_KEY_ID`, `AWS_REGION`,
-    /// `AWS_ENDPOINT_URL`, …), as for the command line.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> leasehold_core::Result<()> {
-    /// use leasehold_queue::Queue;
-    ///
-    /// let queue = Queue::connect("memory://").await?;
-    /// assert_eq!(queue.stats().await?.due, 0);
-    /// # Ok(())
-    /// # }
-    /// ```
+impl ObjectQueue {
+    /// Opens a queue of objects, or creates it; see [`Queue::connect`](crate::Queue::connect).
     pub async fn connect(place: impl Into<Place>) -> Result<Self> {
         Self::with_config(place, QueueConfig::default()).await
     }
 
-    /// Opens a queue with explicit configuration.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> leasehold_core::Result<()> {
-    /// use leasehold_queue::{Queue, QueueConfig};
-    ///
-    /// let config = QueueConfig { shard_prefix_len: 2, ..Default::default() };
-    /// let queue = Queue::with_config("memory://", config).await?;
-    /// assert_eq!(queue.shards(&[])?, Queue::all_shards(2)?);
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Opens a queue of objects with explicit configuration.
     pub async fn with_config(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
         let client = place.into().client(config.mode)?;
-        let wanted = config.wanted()?;
-        let asked = client.host().instant();
-        let (agreement, version) = match client.get(Purpose::Admin, keys::QUEUE).await? {
-            Some(object) => (read(&object.body)?, object.version),
+        let wanted = config.expected_shard_len()?;
+        let requested_at = client.host().instant();
+        let (meta, version) = match client.get(Purpose::Admin, keys::QUEUE).await? {
+            Some(object) => (parse_meta(&object.body)?, object.version),
             None if config.mode == OpenMode::Create => {
                 create(&client, wanted.unwrap_or(ShardLen::DEFAULT)).await?
             }
             None => return Err(no_queue(&client).await),
         };
-        agree(&agreement, wanted)?;
-        let agreement = Arc::new(agreement);
+        check_shard_len(&meta, wanted)?;
+        let meta = Arc::new(meta);
         // No random number is drawn where none is used, so that a simulation by seed stays the same.
         let first = config.direct.as_ref().map_or(0, |_| client.host().random());
         Ok(Self {
             client,
-            layout: Arc::new(Layout::new(agreement.clone(), version, asked)),
-            agreement,
+            layout: Arc::new(Layout::new(meta.clone(), version, requested_at)),
+            meta,
             config: Arc::new(config),
-            news: Arc::new(watch::Sender::new(0)),
+            pending_signal: Arc::new(watch::Sender::new(0)),
             ringer: Arc::default(),
             inboxes: Arc::new(Inboxes::new(first)),
             entry_checks: Arc::default(),
@@ -218,14 +190,14 @@ impl Queue {
 
     /// Returns a handle to this queue with request counts of its own, to measure the cost of one part of a program.
     #[must_use]
-    pub fn counted_apart(&self) -> Self {
-        Self { client: self.client.counted_apart(), ..self.clone() }
+    pub fn with_own_ledger(&self) -> Self {
+        Self { client: self.client.with_own_ledger(), ..self.clone() }
     }
 
     /// Returns a handle to this queue with the latest known layout, to continue after a change of the number of shards.
     #[must_use]
     pub fn refreshed(&self) -> Self {
-        Self { agreement: self.layout.known().agreement, ..self.clone() }
+        Self { meta: self.layout.known().meta, ..self.clone() }
     }
 
     /// Returns a handle to this queue that is recorded as `by` in the history of tasks.
@@ -243,8 +215,8 @@ impl Queue {
 
     /// `queue.json` as it was when this client connected.
     #[must_use]
-    pub fn agreement(&self) -> &QueueMeta {
-        &self.agreement
+    pub fn meta(&self) -> &QueueMeta {
+        &self.meta
     }
 
     /// Configuration of this client.
@@ -256,7 +228,7 @@ impl Queue {
     /// Number of hex digits that name a shard.
     #[must_use]
     pub fn shard_len(&self) -> ShardLen {
-        self.agreement.shard_prefix_len
+        self.meta.shard_prefix_len
     }
 
     /// All shards of a queue whose shards have this number of digits.
@@ -266,32 +238,22 @@ impl Queue {
 
     /// Current time of the store.
     pub fn now(&self) -> Result<Now> {
-        self.client.now().ok_or_else(|| {
-            let store = self.client.describe();
-            Error::new(Kind::Unavailable, format!("the time of {store} is not known yet; retry"))
-        })
-    }
-
-    /// Waits until a task becomes pending in this process, counted from this call on: a worker that calls this before
-    /// it scans and awaits it afterwards misses nothing.
-    pub fn news(&self) -> impl Future<Output = ()> + Send + '_ {
-        let mut listener = self.listen();
-        async move { listener.heard().await }
+        self.client.known_now()
     }
 
     /// Subscribes to tasks that become pending in this process from now on. Nothing is missed between two waits.
     #[must_use]
-    pub fn listen(&self) -> PendingSignal {
-        PendingSignal { rung: self.news.subscribe() }
+    pub fn subscribe(&self) -> PendingSignal {
+        PendingSignal { pending: self.pending_signal.subscribe() }
     }
 
-    pub(crate) fn act(&self) -> Result<StepContext> {
-        self.act_as(&self.config.by)
+    pub(crate) fn step_context(&self) -> Result<StepContext> {
+        self.step_context_as(&self.config.by)
     }
 
-    pub(crate) fn act_as(&self, by: &str) -> Result<StepContext> {
-        let chance = self.client.host().random();
-        Ok(StepContext { by: by.to_owned(), now: self.now()?, write_id: self.client.write_id(), chance })
+    pub(crate) fn step_context_as(&self, by: &str) -> Result<StepContext> {
+        let random = self.client.host().random();
+        Ok(StepContext { by: by.to_owned(), now: self.now()?, write_id: self.client.write_id(), random })
     }
 
     pub(crate) fn task_key(&self, id: &TaskId) -> String {
@@ -304,36 +266,45 @@ impl Queue {
 }
 
 impl QueueMeta {
-    pub(crate) fn written(&self) -> Result<Bytes> {
+    pub(crate) fn to_bytes(&self) -> Result<Bytes> {
         serde_json::to_vec_pretty(self)
             .map(Bytes::from)
             .map_err(|error| Error::new(Kind::Internal, "failed to serialize queue.json").because(error))
     }
 }
 
-/// The field that every format has.
+/// The only layout that this program supports; a queue without the field has it, too.
+const LAYOUT: &str = "objects";
+
+/// The fields by which a program tells whether it can use a queue.
 #[derive(Deserialize)]
 struct Format {
     format: u32,
+    layout: Option<String>,
 }
 
-pub(crate) fn read(body: &[u8]) -> Result<QueueMeta> {
+pub(crate) fn parse_meta(body: &[u8]) -> Result<QueueMeta> {
     let corrupt = |why: String| Error::new(Kind::Corrupt, format!("failed to read queue.json: {why}"));
-    let Format { format } =
-        serde_json::from_slice(body).map_err(|error| corrupt(why_corrupt(body, &error)))?;
+    let Format { format, layout } =
+        serde_json::from_slice(body).map_err(|error| corrupt(corrupt_reason(body, &error)))?;
     if format > FORMAT {
         return Err(corrupt(format!(
             "format {format} is not supported, only up to {FORMAT}; use a newer version of this program"
         )));
     }
+    if let Some(layout) = layout.filter(|layout| layout != LAYOUT) {
+        return Err(corrupt(format!(
+            "layout `{layout}` is not supported, only `{LAYOUT}`; use a newer version of this program"
+        )));
+    }
     serde_json::from_slice(body).map_err(|error| corrupt(error.to_string()))
 }
 
-fn agree(agreement: &QueueMeta, wanted: Option<ShardLen>) -> Result<()> {
-    let has = agreement.shard_prefix_len;
+fn check_shard_len(meta: &QueueMeta, wanted: Option<ShardLen>) -> Result<()> {
+    let has = meta.shard_prefix_len;
     match wanted {
         Some(wanted) if wanted != has => Err(Error::invalid(format!(
-            "shard_prefix_len is {} here, but this queue has {}; remove the setting, or correct it",
+            "shard_prefix_len is set to {}, but this queue has {}; remove the setting, or correct it",
             wanted.digits(),
             has.digits()
         ))),

@@ -2,19 +2,20 @@
 //!
 //! The key of a task is derived from its id and from `shard_prefix_len` in `queue.json`. A second `queue.json` over the
 //! tasks of a lost one could contain another number: its clients would not find the tasks, and would remove their index
-//! entries as stale. So no queue is created where keys of a queue exist. [`Queue::restore`] derives the number from the
+//! entries as stale. So no queue is created where keys of a queue exist. [`ObjectQueue::restore`] derives the number from the
 //! keys of the tasks.
 
+use futures::TryStreamExt;
 use futures::future::try_join_all;
 use leasehold_core::{Error, HexName, Kind, Reason, Result, ShardLen, keys};
 use leasehold_store::{Client, HostExt, List, OpenMode, Purpose, PutOutcome, Version, When};
 use serde_json::Map;
 use std::collections::BTreeSet;
 
-use crate::connect::{FORMAT, Queue, QueueConfig, QueueMeta, read};
+use crate::connect::{FORMAT, ObjectQueue, QueueConfig, QueueMeta, parse_meta};
 use crate::place::Place;
 
-impl Queue {
+impl ObjectQueue {
     /// Opens a queue and restores its `queue.json` if it is missing, with the number of digits that the keys of its
     /// tasks have. An existing `queue.json` is not changed. Connected clients have to connect again.
     ///
@@ -22,11 +23,11 @@ impl Queue {
     pub async fn restore(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
         let client = place.into().client(OpenMode::Create)?;
         if client.get(Purpose::Admin, keys::QUEUE).await?.is_none() {
-            let wanted = config.wanted()?;
+            let wanted = config.expected_shard_len()?;
             let shard_len = match (shard_len_of_tasks(&client).await?, wanted) {
                 (Some(found), Some(wanted)) if found != wanted => {
                     return Err(Error::invalid(format!(
-                        "shard_prefix_len is {} here, but the tasks are in shards of {}; remove the setting, or correct it",
+                        "shard_prefix_len is set to {}, but the tasks are in shards of {}; remove the setting, or correct it",
                         wanted.digits(),
                         digits(found.digits())
                     )));
@@ -46,8 +47,8 @@ pub(crate) async fn create(client: &Client, shard_prefix_len: ShardLen) -> Resul
     if let Some(key) = any_key(client).await? {
         // Another client may have created the queue since `queue.json` was read.
         return match client.get(Purpose::Admin, keys::QUEUE).await? {
-            Some(object) => Ok((read(&object.body)?, object.version)),
-            None => Err(lost(client, &key)),
+            Some(object) => Ok((parse_meta(&object.body)?, object.version)),
+            None => Err(queue_json_lost(client, &key)),
         };
     }
     put(client, shard_prefix_len).await
@@ -59,15 +60,15 @@ pub(crate) async fn create(client: &Client, shard_prefix_len: ShardLen) -> Resul
 pub(crate) async fn no_queue(client: &Client) -> Error {
     match any_key(client).await {
         Err(error) => error,
-        Ok(Some(key)) => lost(client, &key),
+        Ok(Some(key)) => queue_json_lost(client, &key),
         Ok(None) => {
             Error::invalid(format!("no queue at {}; create one with `leasehold init`", client.describe()))
-                .about(Reason::Missing)
+                .with_reason(Reason::Missing)
         }
     }
 }
 
-fn lost(client: &Client, key: &str) -> Error {
+fn queue_json_lost(client: &Client, key: &str) -> Error {
     let store = client.describe();
     let message = format!(
         "queue.json is missing at {store}, but there are keys of a queue, such as `{key}`; restore queue.json from a \
@@ -105,18 +106,16 @@ async fn shard_len_of_tasks(client: &Client) -> Result<Option<ShardLen>> {
 }
 
 async fn shard_digits(client: &Client, root: &str) -> Result<BTreeSet<u8>> {
-    let (mut found, mut next) = (BTreeSet::new(), Some(List::all(root).delimited()));
-    while let Some(list) = next {
-        let page = client.list(Purpose::Admin, &list).await?;
-        let names = page.prefixes.iter().filter_map(|prefix| prefix.strip_prefix(root)?.strip_suffix('/'));
-        found.extend(names.filter_map(|name| {
+    let pages: Vec<_> = client.pages(Purpose::Admin, List::all(root).delimited()).try_collect().await?;
+    let prefixes = pages.iter().flat_map(|page| &page.prefixes);
+    let names = prefixes.filter_map(|prefix| prefix.strip_prefix(root)?.strip_suffix('/'));
+    Ok(names
+        .filter_map(|name| {
             let digits = u8::try_from(name.len()).ok()?;
             ShardLen::new(digits).ok()?.parse(name).ok()?;
             Some(digits)
-        }));
-        next = page.next.map(|cursor| list.at(cursor));
-    }
-    Ok(found)
+        })
+        .collect())
 }
 
 fn digits(number: u8) -> String {
@@ -129,7 +128,7 @@ async fn put(client: &Client, shard_prefix_len: ShardLen) -> Result<(QueueMeta, 
     let now = client
         .now()
         .ok_or_else(|| Error::new(Kind::Internal, "store was probed, but its time is unknown"))?;
-    let agreement = QueueMeta {
+    let meta = QueueMeta {
         format: FORMAT,
         queue_id: HexName::from_random(client.host().random_bits()),
         shard_prefix_len,
@@ -139,10 +138,10 @@ async fn put(client: &Client, shard_prefix_len: ShardLen) -> Result<(QueueMeta, 
         left: None,
         unknown: Map::new(),
     };
-    match client.put(Purpose::Admin, keys::QUEUE, agreement.written()?, &When::Absent).await? {
-        PutOutcome::Written(version) => Ok((agreement, version)),
-        PutOutcome::Lost(Some(object)) | PutOutcome::Overtaken(object) => {
-            Ok((read(&object.body)?, object.version))
+    match client.put(Purpose::Admin, keys::QUEUE, meta.to_bytes()?, &When::Absent).await? {
+        PutOutcome::Written(version) => Ok((meta, version)),
+        PutOutcome::Lost(Some(object)) | PutOutcome::Superseded(object) => {
+            Ok((parse_meta(&object.body)?, object.version))
         }
         PutOutcome::Lost(None) => {
             Err(Error::new(Kind::Unavailable, "queue.json was removed while being created; try again"))

@@ -6,20 +6,13 @@
 //! Requests: 1 list per thousand due entries in a range of neighbouring shards, at least 1, and 1 per shard that has
 //! more than a page of entries in the future.
 
-use leasehold_core::{Entry, Index, IndexLocation, Minute, Now, Result, Shard, ShardRange, StoreTime, keys};
+use futures::TryStreamExt;
+pub use leasehold_core::scan::IndexHit;
+use leasehold_core::{Entry, Index, IndexLocation, Minute, Now, Result, Shard, ShardRange, keys};
 use leasehold_store::{List, Page, Purpose};
 use std::collections::BTreeSet;
 
-use crate::connect::Queue;
-
-/// An entry found in an index.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IndexHit {
-    /// The entry.
-    pub entry: Entry,
-    /// Time at which it was written, from the store's timestamp.
-    pub written_at: StoreTime,
-}
+use crate::connect::ObjectQueue;
 
 /// Result of a scan of an index.
 #[derive(Debug, Clone, Default)]
@@ -27,7 +20,7 @@ pub struct ScanPage {
     /// Entries of minutes that have begun, oldest first in each shard.
     pub due: Vec<IndexHit>,
     /// Keys that are not entries.
-    pub odd: Vec<String>,
+    pub invalid_keys: Vec<String>,
     /// The first minute in the future, if an entry has one.
     pub next: Option<Minute>,
 }
@@ -76,32 +69,32 @@ impl KeyRange {
     }
 }
 
-impl Queue {
+impl ObjectQueue {
     /// Scans one page of a range. Returns its entries, and the rest of the range if there is more. Once a page ends
     /// in a future minute of a shard, the rest of that shard is skipped. Requests: 1 list.
-    pub async fn look(&self, purpose: Purpose, stretch: KeyRange) -> Result<(ScanPage, Option<KeyRange>)> {
-        let mut page = self.client.list(purpose, &stretch.list).await?;
+    pub async fn scan_page(&self, purpose: Purpose, range: KeyRange) -> Result<(ScanPage, Option<KeyRange>)> {
+        let mut page = self.client.list(purpose, &range.list).await?;
         let final_entry = page.entries.last().and_then(|listed| Entry::parse(&listed.key));
         let next = page.next.take();
-        page.entries.retain(|listed| !Entry::parse(&listed.key).is_some_and(|entry| stretch.is_past(&entry)));
-        let mut look = ScanPage::default();
+        page.entries.retain(|listed| !Entry::parse(&listed.key).is_some_and(|entry| range.is_past(&entry)));
+        let mut scanned = ScanPage::default();
         let now = self.now()?;
-        look.take(page, now);
-        let Some(cursor) = next else { return Ok((look, None)) };
+        scanned.take(page, now);
+        let Some(cursor) = next else { return Ok((scanned, None)) };
         let list = match final_entry {
-            Some(entry) if stretch.is_past(&entry) => return Ok((look, None)),
+            Some(entry) if range.is_past(&entry) => return Ok((scanned, None)),
             Some(entry) if !now.is_due(entry.bucket.start()) => {
                 // An index without shards has nothing after the future minutes.
                 if entry.shard().is_none() {
-                    return Ok((look, None));
+                    return Ok((scanned, None));
                 }
                 // A tilde sorts after every minute.
-                let end = format!("{}~", entry.place.prefix());
-                List { cursor: None, after: Some(end), ..stretch.list }
+                let end = format!("{}~", entry.location.prefix());
+                List { cursor: None, after: Some(end), ..range.list }
             }
-            _ => stretch.list.at(cursor),
+            _ => range.list.at(cursor),
         };
-        Ok((look, Some(KeyRange { list, ..stretch })))
+        Ok((scanned, Some(KeyRange { list, ..range })))
     }
 
     /// Lists one page of a range, including entries that are not due, and returns the rest of the range. Requests: 1
@@ -109,23 +102,23 @@ impl Queue {
     pub async fn entries_in(
         &self,
         purpose: Purpose,
-        stretch: KeyRange,
+        range: KeyRange,
     ) -> Result<(Vec<Entry>, Option<KeyRange>)> {
-        let page = self.client.list(purpose, &stretch.list).await?;
+        let page = self.client.list(purpose, &range.list).await?;
         let entries = page.entries.iter().filter_map(|listed| Entry::parse(&listed.key));
-        let (past, entries): (Vec<_>, Vec<_>) = entries.partition(|entry| stretch.is_past(entry));
+        let (past, entries): (Vec<_>, Vec<_>) = entries.partition(|entry| range.is_past(entry));
         let next = page.next.filter(|_| past.is_empty());
-        Ok((entries, next.map(|cursor| KeyRange { list: stretch.list.at(cursor), last: stretch.last })))
+        Ok((entries, next.map(|cursor| KeyRange { list: range.list.at(cursor), last: range.last })))
     }
 
     /// Scans these ranges for all entries that are due.
-    pub async fn discover(&self, purpose: Purpose, stretches: Vec<KeyRange>) -> Result<ScanPage> {
+    pub async fn discover(&self, purpose: Purpose, ranges: Vec<KeyRange>) -> Result<ScanPage> {
         let mut whole = ScanPage::default();
-        for stretch in stretches {
-            let mut next = Some(stretch);
-            while let Some(stretch) = next {
-                let (look, beyond) = self.look(purpose, stretch).await?;
-                whole.add(look);
+        for range in ranges {
+            let mut next = Some(range);
+            while let Some(range) = next {
+                let (scanned, beyond) = self.scan_page(purpose, range).await?;
+                whole.add(scanned);
                 next = beyond;
             }
         }
@@ -135,29 +128,25 @@ impl Queue {
     /// The shards that have entries. May include shards that no longer have any: prefixes that a store returns may be
     /// empty by now.
     pub async fn shards_with_entries(&self, purpose: Purpose, index: Index) -> Result<BTreeSet<Shard>> {
-        let mut list = Some(List::all(index.root()).delimited());
-        let mut shards = BTreeSet::new();
-        while let Some(next) = list {
-            let page = self.client.list(purpose, &next).await?;
-            let names = page.prefixes.iter().filter_map(|prefix| prefix.strip_prefix(index.root()));
-            shards.extend(names.filter_map(|name| self.shard_len().parse(name.trim_end_matches('/')).ok()));
-            list = page.next.map(|cursor| next.at(cursor));
-        }
-        Ok(shards)
+        let list = List::all(index.root()).delimited();
+        let pages: Vec<_> = self.client.pages(purpose, list).try_collect().await?;
+        let prefixes = pages.iter().flat_map(|page| &page.prefixes);
+        let names = prefixes.filter_map(|prefix| prefix.strip_prefix(index.root())?.strip_suffix('/'));
+        Ok(names.filter_map(|name| self.shard_len().parse(name).ok()).collect())
     }
 }
 
 impl ScanPage {
     fn add(&mut self, other: ScanPage) {
         self.due.extend(other.due);
-        self.odd.extend(other.odd);
+        self.invalid_keys.extend(other.invalid_keys);
         self.next = [self.next, other.next].into_iter().flatten().min();
     }
 
     fn take(&mut self, page: Page, now: Now) {
         for listed in page.entries {
             match Entry::parse(&listed.key) {
-                None => self.odd.push(listed.key),
+                None => self.invalid_keys.push(listed.key),
                 Some(entry) if !now.is_due(entry.bucket.start()) => {
                     self.next = Some(self.next.map_or(entry.bucket, |next| next.min(entry.bucket)));
                 }

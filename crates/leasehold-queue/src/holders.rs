@@ -5,10 +5,9 @@
 
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use leasehold_core::{Entry, IndexLocation, Kind, Lease, Result, ShardRange, WorkerId, keys};
-use leasehold_store::{List, Purpose};
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::connect::Queue;
+use crate::connect::ObjectQueue;
 use crate::inspect::READS_AT_ONCE;
 
 /// State of a lease.
@@ -39,14 +38,14 @@ impl LeaseState {
 
 /// A lease as read, with its state.
 #[derive(Debug, Clone, PartialEq)]
-pub struct SeenLease {
+pub struct LeaseInfo {
     /// Its state.
     pub state: LeaseState,
     /// The lease; none if it was never taken, or is corrupt.
     pub lease: Option<Lease>,
 }
 
-impl SeenLease {
+impl LeaseInfo {
     /// Its holder, also after it has expired.
     #[must_use]
     pub fn holder(&self) -> Option<&WorkerId> {
@@ -57,20 +56,20 @@ impl SeenLease {
 
 /// Purpose of the lease on a worker id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum NameFor {
+pub enum IdPurpose {
     /// The worker takes part in shard leasing; other workers count it by this lease.
     Shards,
     /// The worker has an inbox.
     Inbox,
 }
 
-impl NameFor {
+impl IdPurpose {
     /// Name in output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            NameFor::Shards => "shards",
-            NameFor::Inbox => "inbox",
+            IdPurpose::Shards => "shards",
+            IdPurpose::Inbox => "inbox",
         }
     }
 
@@ -80,50 +79,47 @@ impl NameFor {
     }
 }
 
-impl Queue {
+impl ObjectQueue {
     /// The leases on all groups of shards, in order.
-    pub async fn shard_leases(&self) -> Result<Vec<(ShardRange, SeenLease)>> {
-        let listed: BTreeSet<_> = self.lease_keys(keys::SHARD_LEASES).try_collect().await?;
+    pub async fn shard_leases(&self) -> Result<Vec<(ShardRange, LeaseInfo)>> {
+        let listed: BTreeSet<_> = self.keys(keys::SHARD_LEASES.into()).try_collect().await?;
         let reads = self.shard_len().groups().into_iter().map(|group| {
             let key = keys::shard_lease(&group);
             let is_listed = listed.contains(&key);
             async move {
-                let seen = if is_listed { self.see_lease(&key).await? } else { None };
-                Ok((group, seen.unwrap_or(SeenLease { state: LeaseState::Free, lease: None })))
+                let seen = if is_listed { self.read_lease_info(&key).await? } else { None };
+                Ok((group, seen.unwrap_or(LeaseInfo { state: LeaseState::Free, lease: None })))
             }
         });
         stream::iter(reads).buffered(READS_AT_ONCE).try_collect().await
     }
 
     /// The leases on the ids of workers that lease shards or have an inbox, in order, as they are read.
-    pub fn worker_leases(&self) -> impl Stream<Item = Result<(WorkerId, NameFor, SeenLease)>> + Send + '_ {
-        let names = self.lease_keys(keys::WORKERS).try_filter_map(|key| async move {
-            let name = NameFor::parse(&key);
-            Ok(name.map(|name| (name, key)))
-        });
-        let reads = names.map_ok(move |((worker, name_for), key)| async move {
-            let seen = self.see_lease(&key).await?;
-            Ok(seen.map(|seen| (worker, name_for, seen)))
+    pub fn worker_leases(&self) -> impl Stream<Item = Result<(WorkerId, IdPurpose, LeaseInfo)>> + Send + '_ {
+        let reads = self.keys(keys::WORKERS.into()).map_ok(move |key| async move {
+            let Some((worker, id_purpose)) = IdPurpose::parse(&key) else { return Ok(None) };
+            let seen = self.read_lease_info(&key).await?;
+            Ok(seen.map(|seen| (worker, id_purpose, seen)))
         });
         reads.try_buffered(READS_AT_ONCE).try_filter_map(|seen| async move { Ok(seen) })
     }
 
-    /// Number of pointers in each inbox, including those of dead workers.
+    /// Number of pointers in each inbox, including those of crashed workers.
     pub async fn inbox_sizes(&self) -> Result<BTreeMap<WorkerId, u64>> {
-        let (mut sizes, mut keys) = (BTreeMap::new(), std::pin::pin!(self.lease_keys(keys::INBOXES)));
+        let (mut sizes, mut keys) = (BTreeMap::new(), std::pin::pin!(self.keys(keys::INBOXES.into())));
         while let Some(key) = keys.try_next().await? {
-            if let Some(IndexLocation::Inbox(worker)) = Entry::parse(&key).map(|entry| entry.place) {
+            if let Some(IndexLocation::Inbox(worker)) = Entry::parse(&key).map(|entry| entry.location) {
                 *sizes.entry(worker).or_default() += 1;
             }
         }
         Ok(sizes)
     }
 
-    async fn see_lease(&self, key: &str) -> Result<Option<SeenLease>> {
+    async fn read_lease_info(&self, key: &str) -> Result<Option<LeaseInfo>> {
         let lease = match crate::read_lease(&self.client, key).await {
             Ok(lease) => lease,
             Err(error) if error.kind() == Kind::Corrupt => {
-                return Ok(Some(SeenLease { state: LeaseState::Corrupt, lease: None }));
+                return Ok(Some(LeaseInfo { state: LeaseState::Corrupt, lease: None }));
             }
             Err(error) => return Err(error),
         };
@@ -134,17 +130,7 @@ impl Queue {
                 () if lease.is_free(now) => LeaseState::Expired,
                 () => LeaseState::Held,
             };
-            SeenLease { state, lease: Some(lease) }
+            LeaseInfo { state, lease: Some(lease) }
         }))
-    }
-
-    fn lease_keys(&self, prefix: &'static str) -> impl Stream<Item = Result<String>> + Send + '_ {
-        let pages = stream::try_unfold(Some(List::all(prefix)), move |list| async move {
-            let Some(list) = list else { return Ok::<_, leasehold_core::Error>(None) };
-            let page = self.client.list(Purpose::Admin, &list).await?;
-            let keys: Vec<_> = page.entries.into_iter().map(|entry| Ok(entry.key)).collect();
-            Ok(Some((stream::iter(keys), page.next.map(|cursor| list.at(cursor)))))
-        });
-        pages.try_flatten()
     }
 }

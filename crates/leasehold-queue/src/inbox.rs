@@ -5,14 +5,14 @@
 //! dies, any other worker moves the pointers to the *overflow*, from which every worker claims.
 //!
 //! ```text
-//!   producer   live workers? ──▶ inbox/{worker}/…  ──▶ task, on condition absent ──▶ acknowledged
+//!   producer   live workers? ──▶ inbox/{worker}/…  ──▶ task, put if absent ──▶ acknowledged
 //!                 (cached)            │
 //!   worker                            └──▶ claim, run, settle, remove
-//!   other workers                     └──▶ overflow/…, if the worker is dead ──▶ claimed by any worker
+//!   other workers                     └──▶ overflow/…, if the worker crashed ──▶ claimed by any worker
 //! ```
 //!
 //! An inbox is an index, not storage: the task is stored and claimed like any other. So a pointer in the wrong place
-//! costs time, never a task: one in the inbox of a dead worker, written before or after it was emptied, is found by
+//! costs time, never a task: one in the inbox of a crashed worker, written before or after it was emptied, is found by
 //! the list of all inboxes. For the same reason it is safe to empty the inbox of a worker that is still alive, or to
 //! do it twice at once: a pointer is written to its new place before it is removed from the old one.
 //!
@@ -22,15 +22,16 @@
 
 use futures::future::{Either, select};
 use futures::{StreamExt, TryStreamExt, stream};
+pub use leasehold_core::lease::INBOX_LEASE_TTL;
 use leasehold_core::{Entry, IndexLocation, Kind, Result, Task, TaskId, WorkerId, keys};
-use leasehold_store::host::Instant;
-use leasehold_store::mutant::{Rule, breaks};
-use leasehold_store::{List, Purpose};
+use leasehold_store::host::{Instant, lock};
+use leasehold_store::mutant::breaks;
+use leasehold_store::{List, ListEntry, Purpose};
 use std::collections::{BTreeSet, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::connect::Queue;
+use crate::connect::ObjectQueue;
 use crate::discover::IndexHit;
 use crate::inspect::READS_AT_ONCE;
 use crate::layout::Intent;
@@ -39,17 +40,14 @@ use crate::peer_leases::PeerLeaseCache;
 use crate::read_lease;
 use crate::sweep::Swept;
 
-/// Default ttl of the lease on an inbox. A worker whose lease is younger counts as live without a read.
-pub const INBOX_LEASE_TTL: Duration = Duration::from_mins(1);
-
 /// Maximum time for which a submit waits for the list of live workers.
-const ASKING_PATIENCE: Duration = Duration::from_secs(5);
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Number of failed pointers after which the rest of an inbox is left for later.
 const FAILURES_MAX: usize = 8;
 
 /// Time after its expiry for which the lease on a worker id is kept.
-pub const NAME_KEPT: Duration = Duration::from_hours(7 * 24);
+pub const WORKER_ID_KEPT: Duration = Duration::from_hours(7 * 24);
 
 /// Settings of direct dispatch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,51 +90,47 @@ pub struct Rescued {
 /// A producer's cached list of live workers.
 #[derive(Debug)]
 pub(crate) struct Inboxes {
-    known: Mutex<Known>,
+    known: Mutex<LiveWorkers>,
     /// Held by the caller that lists the live workers.
-    asking: tokio::sync::Mutex<PeerLeaseCache>,
+    listing: tokio::sync::Mutex<PeerLeaseCache>,
 }
 
 #[derive(Debug)]
-struct Known {
-    asked: Option<Instant>,
+struct LiveWorkers {
+    listed_at: Option<Instant>,
     live: Vec<WorkerId>,
     /// Counter for round robin.
-    turn: u64,
+    next_index: u64,
 }
 
 impl Inboxes {
     pub(crate) fn new(first: u64) -> Self {
-        let known = Known { asked: None, live: Vec::new(), turn: first };
+        let known = LiveWorkers { listed_at: None, live: Vec::new(), next_index: first };
         Self {
             known: Mutex::new(known),
-            asking: tokio::sync::Mutex::new(PeerLeaseCache::new(INBOX_LEASE_TTL)),
+            listing: tokio::sync::Mutex::new(PeerLeaseCache::new(INBOX_LEASE_TTL)),
         }
     }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-impl Known {
+impl LiveWorkers {
     /// True if the list of live workers is older than `ttl`.
     fn is_old(&self, now: Instant, ttl: Duration) -> bool {
-        self.asked.is_none_or(|asked| now.since(asked) >= ttl)
+        self.listed_at.is_none_or(|listed_at| now.since(listed_at) >= ttl)
     }
 }
 
-impl Queue {
+impl ObjectQueue {
     /// The worker that gets a new task in its inbox; none if no worker is live, or without direct dispatch.
     pub(crate) async fn inbox_for(&self, task: &Task) -> Option<WorkerId> {
         let direct = self.config.direct.as_ref()?;
-        self.ask_who_is_alive(direct.discovery_ttl).await;
-        let mut known = self.inboxes.known();
-        known.turn = known.turn.wrapping_add(1);
+        self.refresh_live_workers(direct.discovery_ttl).await;
+        let mut known = lock(&self.inboxes.known);
+        known.next_index = known.next_index.wrapping_add(1);
         let chosen = match direct.selection {
             Selection::Hash => by_hash(&known.live, task),
             Selection::Random => nth(&known.live, self.client.host().random()),
-            Selection::RoundRobin => nth(&known.live, known.turn),
+            Selection::RoundRobin => nth(&known.live, known.next_index),
         };
         chosen.cloned()
     }
@@ -144,34 +138,38 @@ impl Queue {
     /// Refreshes the list of live workers if it is older than `ttl`. Only the first list is waited for if another
     /// caller is reading it, and never for long: a worker that was live before probably is still, and without a list
     /// any worker may take the task.
-    async fn ask_who_is_alive(&self, ttl: Duration) {
+    async fn refresh_live_workers(&self, ttl: Duration) {
         let host = self.client.host();
-        let is_old = |known: &Known| known.is_old(host.instant(), ttl);
-        let is_first = match &*self.inboxes.known() {
+        let is_old = |known: &LiveWorkers| known.is_old(host.instant(), ttl);
+        let is_first = match &*lock(&self.inboxes.known) {
             known if !is_old(known) => return,
-            known => known.asked.is_none(),
+            known => known.listed_at.is_none(),
         };
-        let asking = if is_first {
-            Some(self.inboxes.asking.lock().await)
+        let listing = if is_first {
+            Some(self.inboxes.listing.lock().await)
         } else {
-            self.inboxes.asking.try_lock().ok()
+            self.inboxes.listing.try_lock().ok()
         };
-        let Some(mut others) = asking.filter(|_| is_old(&self.inboxes.known())) else { return };
-        let asked = select(Box::pin(self.live_inboxes(&mut others)), host.sleep(ASKING_PATIENCE)).await;
-        let mut known = self.inboxes.known();
-        known.asked = Some(host.instant());
-        match asked {
+        let Some(mut others) = listing.filter(|_| is_old(&lock(&self.inboxes.known))) else { return };
+        let answer = select(Box::pin(self.live_inboxes(&mut others)), host.sleep(LIST_TIMEOUT)).await;
+        let mut known = lock(&self.inboxes.known);
+        known.listed_at = Some(host.instant());
+        match answer {
             Either::Left((Ok(live), _)) => known.live = live,
             Either::Left((Err(error), _)) => tracing::warn!(%error, "failed to list live workers"),
-            Either::Right(_) => tracing::warn!("listing live workers timed out"),
+            Either::Right(_) => tracing::warn!("listing live workers timed out, using the previous list"),
         }
     }
 
     /// The live workers that have an inbox. Only leases that may have expired are read, and only once.
     async fn live_inboxes(&self, others: &mut PeerLeaseCache) -> Result<Vec<WorkerId>> {
-        let listed = self.listed_inbox_leases().await?;
+        let list = List::all(keys::WORKERS);
+        let pages: Vec<_> = self.client.pages(Purpose::Submit, list).try_collect().await?;
+        let entries = pages.into_iter().flat_map(|page| page.entries);
+        let named = |entry: ListEntry| Some((keys::parse_inbox_lease(&entry.key)?, entry));
+        let listed: Vec<_> = entries.filter_map(named).collect();
         let now = self.now()?;
-        others.forget_old(now);
+        others.evict_old(now);
         let unknown = listed.iter().filter(|(_, listed)| others.is_held(listed, now).is_none());
         let reads = unknown.map(|(_, listed)| async move {
             match read_lease(&self.client, &listed.key).await {
@@ -182,27 +180,13 @@ impl Queue {
         let read: Vec<_> =
             stream::iter(reads.collect::<Vec<_>>()).buffered(READS_AT_ONCE).try_collect().await?;
         for (listed, lease) in read {
-            others.learn(&listed.key, Some(listed.modified), lease.as_ref());
+            others.insert(&listed.key, Some(listed.modified), lease.as_ref());
         }
-        let is_live = |listed: &leasehold_store::ListEntry| others.is_held(listed, now) == Some(true);
+        let is_live = |listed: &ListEntry| others.is_held(listed, now) == Some(true);
         Ok(listed.into_iter().filter(|(_, listed)| is_live(listed)).map(|(worker, _)| worker).collect())
     }
 
-    async fn listed_inbox_leases(&self) -> Result<Vec<(WorkerId, leasehold_store::ListEntry)>> {
-        let (mut leases, mut next) = (Vec::new(), Some(List::all(keys::WORKERS)));
-        while let Some(list) = next {
-            let page = self.client.list(Purpose::Submit, &list).await?;
-            let named = page
-                .entries
-                .into_iter()
-                .filter_map(|entry| Some((keys::parse_inbox_lease(&entry.key)?, entry)));
-            leases.extend(named);
-            next = page.next.map(|cursor| list.at(cursor));
-        }
-        Ok(leases)
-    }
-
-    /// Empties the inboxes of all dead workers. Any client may do this at any time, also concurrently. A failure does
+    /// Empties the inboxes of all crashed workers. Any client may do this at any time, also concurrently. A failure does
     /// not stop the rest; the last one is returned at the end. Requests: 1 list if nothing is to be done.
     pub async fn rescue_inboxes(&self) -> Result<Rescued> {
         self.ensure_allowed(Intent::Change).await?;
@@ -219,13 +203,10 @@ impl Queue {
     /// The workers that have pointers in their inboxes; may include some that no longer do. Not derived from leases:
     /// a producer may have written into the inbox of a worker that died long ago.
     pub async fn inboxes(&self) -> Result<BTreeSet<WorkerId>> {
-        let (mut workers, mut next) = (BTreeSet::new(), Some(List::all(keys::INBOXES).delimited()));
-        while let Some(list) = next {
-            let page = self.client.list(Purpose::Sweep, &list).await?;
-            workers.extend(page.prefixes.iter().filter_map(|prefix| keys::parse_inbox(prefix)));
-            next = page.next.map(|cursor| list.at(cursor));
-        }
-        Ok(workers)
+        let list = List::all(keys::INBOXES).delimited();
+        let pages: Vec<_> = self.client.pages(Purpose::Sweep, list).try_collect().await?;
+        let prefixes = pages.iter().flat_map(|page| &page.prefixes);
+        Ok(prefixes.filter_map(|prefix| keys::parse_inbox(prefix)).collect())
     }
 
     /// Empties the inbox of a worker unless it is live: pointers to waiting tasks move to the overflow, for any
@@ -235,7 +216,7 @@ impl Queue {
     }
 
     /// Moves the tasks in the inbox of a live worker that cannot run them to the overflow, except those that it runs.
-    pub async fn pass_on_inbox(&self, worker: &WorkerId, runs: &HashSet<TaskId>) -> Result<Rescued> {
+    pub async fn empty_own_inbox(&self, worker: &WorkerId, runs: &HashSet<TaskId>) -> Result<Rescued> {
         self.empty_inbox(worker, Some(runs)).await
     }
 
@@ -243,7 +224,7 @@ impl Queue {
     async fn empty_inbox(&self, worker: &WorkerId, own: Option<&HashSet<TaskId>>) -> Result<Rescued> {
         let (mut rescued, mut failures) = (Rescued::default(), Vec::new());
         let mut next = Some(List::all(keys::inbox(worker)));
-        while let Some(list) = next.filter(|_| failures.len() < FAILURES_MAX && !breaks(Rule::NoRescue)) {
+        while let Some(list) = next.filter(|_| failures.len() < FAILURES_MAX && !breaks("no-rescue")) {
             // The worker may be back meanwhile; then the rest is its own again.
             if own.is_none() && self.is_inbox_held(worker).await? {
                 break;
@@ -279,15 +260,15 @@ impl Queue {
 
     /// Removes a listed lease on a worker id that expired long ago, and the bell of its inbox. If that fails, a later
     /// run finds the lease again.
-    pub async fn retire_name(&self, leases: &Leases, listed: &leasehold_store::ListEntry) -> Result<()> {
-        if !self.now()?.is_past(listed.modified.plus(NAME_KEPT)) {
+    pub async fn retire_worker_id(&self, leases: &Leases, listed: &ListEntry) -> Result<()> {
+        if !self.now()?.is_past(listed.modified.plus(WORKER_ID_KEPT)) {
             return Ok(());
         }
         let inbox = keys::parse_inbox_lease(&listed.key);
         if inbox.is_none() && keys::parse_worker_lease(&listed.key).is_none() {
             return Ok(());
         }
-        if leases.retire(&listed.key, NAME_KEPT).await?
+        if leases.retire(&listed.key, WORKER_ID_KEPT).await?
             && let Some(worker) = inbox
         {
             // A ring is a hint: a worker that takes the id at this moment scans its inbox anyway.
@@ -328,8 +309,8 @@ impl Queue {
                 _ => Rescued { left: 1, ..Rescued::default() },
             });
         }
-        let moved = entry.moved(IndexLocation::Overflow);
-        if breaks(Rule::RescueRemovesFirst) {
+        let moved = entry.at_location(IndexLocation::Overflow);
+        if breaks("rescue-removes-first") {
             self.remove_entry(Purpose::Sweep, entry).await;
             self.put_entry(Purpose::Sweep, &moved).await?;
         } else {

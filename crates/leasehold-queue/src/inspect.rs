@@ -1,36 +1,31 @@
 //! Reading tasks: get, list, wait, count.
 //!
-//! Nothing here writes. A list reads every task; [`Queue::listed`] returns only keys and timestamps, so that a caller
+//! Nothing here writes. A list reads every task; [`ObjectQueue::listed`] returns only keys and timestamps, so that a caller
 //! with a cache reads only what has changed. Counts come from the index, not from the tasks.
 //!
 //! Requests: a get is 1 get. A list is 1 list per thousand tasks and 1 get per task. A wait is 1 conditional get per
 //! poll, every 0.1 to 5 seconds. A count is 1 list per thousand entries and at most 100 gets.
 
 use futures::{Stream, StreamExt, TryStreamExt, stream};
-use leasehold_core::task::Change;
 use leasehold_core::{
     Entry, Error, IndexLocation, Kind, Minute, Reason, Result, Shard, ShardLen, Status, StoreTime, Task,
     TaskId, TaskIdPrefix, keys,
 };
-use leasehold_store::host::Instant;
+use leasehold_store::host::{Instant, lock};
 use leasehold_store::{Get, List, Purpose};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::connect::Queue;
-use crate::operate::unknown_task;
-use crate::tasks::{Loaded, TaskObject};
+use crate::connect::ObjectQueue;
+use crate::tasks::{TaskObject, TaskSnapshot};
 
 /// Number of tasks that are read concurrently.
 pub const READS_AT_ONCE: usize = 32;
 /// Maximum number of ids listed for a prefix: enough to tell that it is ambiguous, even if some keys are not keys of
 /// tasks.
 const FOUND_MAX: usize = 10;
-/// Pauses between two reads of a task that is waited for.
-const WAIT_MIN: Duration = Duration::from_millis(100);
-const WAIT_MAX: Duration = Duration::from_secs(5);
 /// Age below which an entry is counted without a read of its task: its producer is probably between its two writes.
 const IN_MOTION: Duration = Duration::from_secs(10);
 /// Time after which the task of an entry without a task is read again.
@@ -50,7 +45,7 @@ pub(crate) struct EntryChecks {
 impl EntryChecks {
     /// Entries whose tasks are to be read; forgets those that are no longer in the index.
     fn unknown(&self, entries: &[Entry], now: Instant) -> Vec<Entry> {
-        let (there, mut known) = (entries.iter().collect::<BTreeSet<_>>(), self.lock());
+        let (there, mut known) = (entries.iter().collect::<BTreeSet<_>>(), lock(&self.known));
         known.retain(|entry, _| there.contains(entry));
         let is_unknown = |entry: &&Entry| match known.get(*entry) {
             None => true,
@@ -60,20 +55,16 @@ impl EntryChecks {
         entries.iter().filter(is_unknown).take(COUNT_READS_MAX).cloned().collect()
     }
 
-    fn learn(&self, entry: Entry, exists: bool, now: Instant) {
-        let mut known = self.lock();
+    fn record(&self, entry: Entry, exists: bool, now: Instant) {
+        let mut known = lock(&self.known);
         if known.len() < CHECKS_MAX || known.contains_key(&entry) {
             known.insert(entry, (!exists).then_some(now));
         }
     }
 
     fn without_task<'a>(&self, entries: &'a [Entry]) -> BTreeSet<&'a Entry> {
-        let known = self.lock();
+        let known = lock(&self.known);
         entries.iter().filter(|entry| matches!(known.get(*entry), Some(Some(_)))).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Entry, Option<Instant>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -91,7 +82,7 @@ pub struct Filter {
 impl Filter {
     /// True if a task matches. Tombstones of abandoned submits never do.
     #[must_use]
-    pub fn fits(&self, task: &Task) -> bool {
+    pub fn matches(&self, task: &Task) -> bool {
         self.status.is_none_or(|status| task.status() == status)
             && self.task_type.as_ref().is_none_or(|wanted| task.task_type.as_str() == wanted)
             && self.tags.iter().all(|(key, value)| task.tags.get(key) == Some(value))
@@ -136,7 +127,7 @@ pub struct Stats {
     pub shards: BTreeMap<String, [u64; 3]>,
 }
 
-impl Queue {
+impl ObjectQueue {
     /// Reads a task.
     pub async fn get(&self, id: &TaskId) -> Result<Task> {
         let loaded = self.load(Purpose::Admin, id).await?;
@@ -146,29 +137,24 @@ impl Queue {
     /// Finds the only task whose id begins with these characters. No task is read. Requests: 1 list, and 1 more per
     /// further shard length during a migration.
     pub async fn find(&self, prefix: &TaskIdPrefix) -> Result<TaskId> {
-        self.ask_if_old().await?;
+        self.refresh_layout_if_old().await?;
         let mut found = BTreeSet::new();
-        for len in self.layout.known().agreement.lengths() {
+        for len in self.layout.known().meta.lengths() {
             let shard = len.parse(&prefix.as_str()[..usize::from(len.digits())])?;
             let list = List::all(keys::tasks_with_prefix(&shard, prefix)).limit(FOUND_MAX);
             let page = self.client.list(Purpose::Admin, &list).await?;
             found.extend(
-                page.entries.iter().filter_map(|entry| keys::task_place(&entry.key)).map(|(_, id)| id),
+                page.entries.iter().filter_map(|entry| keys::parse_task_shard(&entry.key)).map(|(_, id)| id),
             );
         }
-        prefix.only(&found)
-    }
-
-    /// Reads the history of a task.
-    pub async fn get_history(&self, id: &TaskId) -> Result<Vec<Change>> {
-        Ok(self.get(id).await?.history.events().cloned().collect())
+        prefix.resolve(&found)
     }
 
     /// Lists tasks, shard by shard, as they are read. A corrupt object is an item with an error of kind corrupt, and
     /// the list continues.
     pub fn list(&self, filter: Filter) -> impl Stream<Item = Result<Task>> + Send + '_ {
         self.records().try_filter(move |task| {
-            let is_wanted = filter.fits(task);
+            let is_wanted = filter.matches(task);
             async move { is_wanted }
         })
     }
@@ -184,10 +170,11 @@ impl Queue {
     /// only those whose timestamp has changed. Keys that are not keys of tasks are left out; `check` reports them.
     /// Requests: 1 list per thousand tasks.
     pub fn listed(&self) -> impl Stream<Item = Result<ListedTask>> + Send + '_ {
-        let entries =
-            stream::once(self.ask_if_old()).map_ok(|()| self.entries(keys::TASKS.into())).try_flatten();
+        let entries = stream::once(self.refresh_layout_if_old())
+            .map_ok(|()| self.entries(keys::TASKS.into()))
+            .try_flatten();
         entries.try_filter_map(|entry| async move {
-            let listed = keys::task_place(&entry.key).map(|(_, id)| ListedTask {
+            let listed = keys::parse_task_shard(&entry.key).map(|(_, id)| ListedTask {
                 id,
                 modified: entry.modified,
                 size: entry.size,
@@ -205,13 +192,13 @@ impl Queue {
     }
 
     /// Reads the task at a listed key. A task that was moved is returned with its current key.
-    pub(crate) async fn load_listed(&self, key: &str) -> Result<Option<Loaded>> {
+    pub(crate) async fn load_listed(&self, key: &str) -> Result<Option<TaskSnapshot>> {
         self.check_task_key(key)?;
-        match self.read_place(Purpose::Admin, key).await? {
+        match self.read_task_object(Purpose::Admin, key).await? {
             Some(TaskObject::Here(loaded)) => Ok(Some(loaded)),
-            Some(TaskObject::Elsewhere(mark)) => {
-                let is_there = self.client.get(Purpose::Admin, &mark.key()).await?.is_some();
-                if is_there { Ok(None) } else { self.load_marked(Purpose::Admin, mark).await }
+            Some(TaskObject::Elsewhere(marker)) => {
+                let is_there = self.client.get(Purpose::Admin, &marker.key()).await?.is_some();
+                if is_there { Ok(None) } else { self.load_forwarded(Purpose::Admin, marker).await.map(Some) }
             }
             None => Ok(None),
         }
@@ -219,66 +206,45 @@ impl Queue {
 
     /// All keys under the prefix of tasks, including those that are not keys of tasks by the layout.
     pub(crate) fn task_keys(&self) -> impl Stream<Item = Result<String>> + Send + '_ {
-        let asked = stream::once(self.ask_if_old());
-        asked.map_ok(|()| self.keys(keys::TASKS.into())).try_flatten()
+        let refreshed = stream::once(self.refresh_layout_if_old());
+        refreshed.map_ok(|()| self.keys(keys::TASKS.into())).try_flatten()
     }
 
     /// Refuses a key that is not the key of a task by the layout, because no client would find a task there.
     pub(crate) fn check_task_key(&self, key: &str) -> Result<()> {
-        match keys::task_place(key) {
-            Some((len, _)) if self.layout.known().agreement.lengths().contains(&len) => Ok(()),
+        match keys::parse_task_shard(key) {
+            Some((len, _)) if self.layout.known().meta.lengths().contains(&len) => Ok(()),
             _ => Err(Error::new(Kind::Corrupt, format!("`{key}` is not the key of a task"))),
         }
     }
 
     /// All keys that begin with `prefix`, page by page.
     pub(crate) fn keys(&self, prefix: String) -> impl Stream<Item = Result<String>> + Send + '_ {
-        let entries = self.entries(prefix);
-        entries.map_ok(|entry| entry.key)
+        self.entries(prefix).map_ok(|entry| entry.key)
     }
 
     pub(crate) fn entries(
         &self,
         prefix: String,
     ) -> impl Stream<Item = Result<leasehold_store::ListEntry>> + Send + '_ {
-        let pages = stream::try_unfold(Some(List::all(prefix)), move |list| async move {
-            let Some(list) = list else { return Ok::<_, Error>(None) };
-            let page = self.client.list(Purpose::Admin, &list).await?;
-            let next = page.next.map(|cursor| list.at(cursor));
-            Ok(Some((stream::iter(page.entries.into_iter().map(Ok)), next)))
-        });
-        pages.try_flatten()
+        let pages = self.client.pages(Purpose::Admin, List::all(prefix));
+        pages.map_ok(|page| stream::iter(page.entries.into_iter().map(Ok))).try_flatten()
     }
 
-    /// Waits until a task is final, and returns it. `patience` is the time limit.
-    pub async fn wait(&self, id: &TaskId, patience: Option<Duration>) -> Result<Task> {
-        let (mut key, host) = (self.task_key(id), self.client.host().clone());
-        let started = host.instant();
-        let (mut known, mut pause) = (None, WAIT_MIN);
-        loop {
-            let place = match self.client.get_unless(Purpose::Admin, &key, known.as_ref()).await? {
-                Get::Found(object) => Some(Some(TaskObject::read(&key, object)?)),
-                Get::Missing => Some(None),
-                Get::Unchanged => None,
-            };
-            if let Some(place) = place {
-                let loaded = self.load_place(Purpose::Admin, id, &key, place).await?;
-                let loaded = loaded.ok_or_else(|| unknown_task(id))?;
-                if loaded.task.status().is_final() {
-                    return Ok(loaded.task);
-                }
-                key = keys::task(&loaded.task.shard, id);
-                // It has changed: poll at the shortest interval again.
-                (known, pause) = (Some(loaded.version), WAIT_MIN);
-            }
-            let left = patience.map(|patience| patience.saturating_sub(host.instant().since(started)));
-            if left.is_some_and(|left| left.is_zero()) {
-                return Err(Error::new(Kind::Unavailable, format!("task {id} is not final yet"))
-                    .about(Reason::NotYet));
-            }
-            host.sleep(left.map_or(pause, |left| left.min(pause))).await;
-            pause = (pause * 2).min(WAIT_MAX);
-        }
+    /// Reads a task, unless it is unchanged since it was read; 1 conditional get.
+    pub(crate) async fn read_unless(
+        &self,
+        id: &TaskId,
+        known: Option<&TaskSnapshot>,
+    ) -> Result<Option<TaskSnapshot>> {
+        let key = known.map_or_else(|| self.task_key(id), |known| keys::task(&known.task.shard, id));
+        let version = known.map(|known| &known.version);
+        let object = match self.client.get_unless(Purpose::Admin, &key, version).await? {
+            Get::Unchanged => return Ok(None),
+            read => read.found(),
+        };
+        let loaded = self.load_from(Purpose::Admin, id, &key, object).await?;
+        loaded.map(Some).ok_or_else(|| unknown_task(id))
     }
 
     /// Counts waiting and running tasks. A due entry of a task that was never claimed may be the rest of an
@@ -287,12 +253,12 @@ impl Queue {
     /// Requests: 1 list per 1,000 entries, at most 100 gets of tasks, and one of `queue.json` if a task is missing.
     pub async fn stats(&self) -> Result<Stats> {
         let (mut stats, mut doubtful) = (Stats::default(), Vec::new());
-        for root in keys::ENTRIES {
+        for root in keys::ENTRY_PREFIXES {
             let mut entries = std::pin::pin!(self.entries(root.to_owned()));
             while let Some(listed) = entries.try_next().await? {
                 let Some(entry) = Entry::parse(&listed.key) else { continue };
                 let now = self.now()?;
-                let is_new = entry.rev == 1 && !matches!(entry.place, IndexLocation::Lease(_));
+                let is_new = entry.rev == 1 && !matches!(entry.location, IndexLocation::Lease(_));
                 if is_new && now.is_due(entry.bucket.start()) && now.is_past(listed.modified.plus(IN_MOTION))
                 {
                     doubtful.push(entry);
@@ -324,7 +290,7 @@ impl Queue {
         });
         let mut reads = std::pin::pin!(stream::iter(reads).buffered(READS_AT_ONCE));
         while let Some((entry, exists)) = reads.try_next().await? {
-            self.entry_checks.learn(entry, exists, now);
+            self.entry_checks.record(entry, exists, now);
         }
         Ok(self.entry_checks.without_task(entries))
     }
@@ -341,7 +307,7 @@ impl Stats {
         let shard = len.shard_of(&entry.id).to_string();
         let shard = self.shards.entry(shard).or_default();
         let is_due = now.is_due(entry.bucket.start());
-        match entry.place {
+        match entry.location {
             IndexLocation::Lease(_) => {
                 shard[2] += 1;
                 self.running += 1;
@@ -358,4 +324,8 @@ impl Stats {
             }
         }
     }
+}
+
+pub(crate) fn unknown_task(id: &TaskId) -> Error {
+    Error::invalid(format!("no task {id} in this queue")).with_reason(Reason::Missing)
 }

@@ -22,23 +22,23 @@
 //! | another queue's id | yes, for 60 s | invalid: connect again |
 //!
 //! A submit creates an object where none was, so no condition makes it lose against a migration. It is therefore
-//! acknowledged only while the answer that allowed it can still be trusted (`still_agreed`). Hence every acknowledged
-//! task is at its old key within 60 s of the announcement, before the first task is moved.
+//! acknowledged only while the answer that allowed it can still be trusted (`ensure_layout_current`). Hence every
+//! acknowledged task is at its old key within 60 s of the announcement, before the first task is moved.
 //!
 //! Requests: 1 get at most every 30 s, before a write or when a task is missing.
 
 use leasehold_core::{Error, Kind, Result, ShardLen, StoreTime, TaskId, WriteId, keys};
-use leasehold_store::host::Instant;
+use leasehold_store::host::{Instant, lock};
 use leasehold_store::{Get, Purpose, Version};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::connect::{Queue, QueueMeta, read};
+use crate::connect::{ObjectQueue, QueueMeta, parse_meta};
 
 /// Time limit of one attempt to read `queue.json` again: a renewal waits for it.
-const ASKING_PATIENCE: Duration = Duration::from_secs(5);
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A migration in progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +51,7 @@ pub struct Migrating {
     pub started_at: StoreTime,
 }
 
-/// Phase of a migration. The time after the switch is recorded in [`Left`].
+/// Phase of a migration. The time after the switch is recorded in [`PreviousLayout`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MigrationPhase {
@@ -65,7 +65,7 @@ pub enum MigrationPhase {
 
 /// The previous number of digits, and the state of the objects that are left at its keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Left {
+pub struct PreviousLayout {
     /// Number of digits that named a shard.
     pub shard_prefix_len: ShardLen,
     /// Time of the switch away from it.
@@ -84,7 +84,7 @@ pub(crate) struct Layout {
     known: Mutex<LayoutSnapshot>,
     /// Held by the caller that reads `queue.json` while the copy is still valid. Other callers only try to lock it and
     /// never wait: the holder may itself be waiting to be polled by the task that would wait.
-    asking: tokio::sync::Mutex<()>,
+    refreshing: tokio::sync::Mutex<()>,
     /// True if `queue.json` belongs to another queue now.
     is_replaced: AtomicBool,
 }
@@ -92,9 +92,9 @@ pub(crate) struct Layout {
 /// `queue.json` as it was read.
 #[derive(Debug, Clone)]
 pub(crate) struct LayoutSnapshot {
-    pub(crate) agreement: Arc<QueueMeta>,
+    pub(crate) meta: Arc<QueueMeta>,
     pub(crate) version: Version,
-    asked: Instant,
+    requested_at: Instant,
 }
 
 /// The kind of write that a caller is about to make.
@@ -103,7 +103,7 @@ pub(crate) enum Intent<'a> {
     /// Tasks and entries at their keys by the current layout.
     Change,
     /// A held task, at whichever key it is stored.
-    Hold,
+    HeldTask,
     /// A step of a migration, valid only for this write of `queue.json`.
     Migrate(&'a WriteId),
 }
@@ -111,67 +111,63 @@ pub(crate) enum Intent<'a> {
 impl Intent<'_> {
     pub(crate) fn of(purpose: Purpose) -> Self {
         match purpose {
-            Purpose::Renew | Purpose::Settle => Intent::Hold,
+            Purpose::Renew | Purpose::Settle => Intent::HeldTask,
             _ => Intent::Change,
         }
     }
 }
 
 impl Layout {
-    pub(crate) fn new(agreement: Arc<QueueMeta>, version: Version, asked: Instant) -> Self {
-        let known = Mutex::new(LayoutSnapshot { agreement, version, asked });
-        Self { known, asking: tokio::sync::Mutex::default(), is_replaced: AtomicBool::new(false) }
+    pub(crate) fn new(meta: Arc<QueueMeta>, version: Version, requested_at: Instant) -> Self {
+        let known = Mutex::new(LayoutSnapshot { meta, version, requested_at });
+        Self { known, refreshing: tokio::sync::Mutex::default(), is_replaced: AtomicBool::new(false) }
     }
 
     /// Returns a copy for use on another runtime. Callers there do not share a lock with callers here.
     pub(crate) fn detached(&self) -> Self {
-        let LayoutSnapshot { agreement, version, asked } = self.known();
-        Self::new(agreement, version, asked)
+        let LayoutSnapshot { meta, version, requested_at } = self.known();
+        Self::new(meta, version, requested_at)
     }
 
     pub(crate) fn known(&self) -> LayoutSnapshot {
-        self.lock().clone()
+        lock(&self.known).clone()
     }
 
     /// Stores an answer. Concurrent reads may be answered in any order; the one requested last wins.
-    fn learn(&self, answer: LayoutSnapshot) {
-        let mut known = self.lock();
-        if answer.asked.boot_ns >= known.asked.boot_ns {
+    fn store(&self, answer: LayoutSnapshot) {
+        let mut known = lock(&self.known);
+        if answer.requested_at.boot_ns >= known.requested_at.boot_ns {
             *known = answer;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, LayoutSnapshot> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl LayoutSnapshot {
     /// Time since it was requested. A pause of a virtual machine shows only on the wall clock.
     fn age(&self, now: Instant) -> Duration {
-        let wall_ns = now.wall_ns.saturating_sub(self.asked.wall_ns);
-        now.since(self.asked).max(Duration::from_nanos(u64::try_from(wall_ns).unwrap_or(0)))
+        let wall_ns = now.wall_ns.saturating_sub(self.requested_at.wall_ns);
+        now.since(self.requested_at).max(Duration::from_nanos(u64::try_from(wall_ns).unwrap_or(0)))
     }
 }
 
 impl QueueMeta {
     /// True if tasks may be in shards of two lengths: a migration is in progress, or its old keys are not swept yet.
     #[must_use]
-    pub fn is_between(&self) -> bool {
+    pub fn is_migrating_or_unswept(&self) -> bool {
         self.migrating.is_some() || self.left.as_ref().is_some_and(|left| left.swept_at.is_none())
     }
 
     /// The shard lengths at which tasks may be stored, the current one first.
     #[must_use]
     pub fn lengths(&self) -> Vec<ShardLen> {
-        let going = self.migrating.as_ref().map(|migrating| migrating.to);
+        let target = self.migrating.as_ref().map(|migrating| migrating.to);
         let left =
             self.left.as_ref().filter(|left| left.swept_at.is_none()).map(|left| left.shard_prefix_len);
-        [Some(self.shard_prefix_len), going, left].into_iter().flatten().collect()
+        [Some(self.shard_prefix_len), target, left].into_iter().flatten().collect()
     }
 }
 
-impl Queue {
+impl ObjectQueue {
     /// Returns an error if tasks cannot be submitted and claimed at present. An error of kind *unavailable* is
     /// temporary: it ends with the migration. One of kind *invalid* is permanent if
     /// [`is_outdated`](Self::is_outdated) returns true: this client uses the old layout and has to connect again.
@@ -183,23 +179,23 @@ impl Queue {
     /// errors of kind *invalid* may be temporary, such as the answer of a captive portal in place of the store.
     #[must_use]
     pub fn is_outdated(&self) -> bool {
-        let known = self.layout.known().agreement.shard_prefix_len;
+        let known = self.layout.known().meta.shard_prefix_len;
         self.layout.is_replaced.load(Relaxed) || known != self.shard_len()
     }
 
     /// Checks that this write is allowed by a copy of `queue.json` that is fresh enough, and reads it again if needed.
     pub(crate) async fn ensure_allowed(&self, intent: Intent<'_>) -> Result<()> {
         let age = self.layout_age();
-        if age > self.config.layout_trusted {
-            self.ask_if_old().await?;
-        } else if age > self.config.layout_asked_every
+        if age > self.config.layout_max_age {
+            self.refresh_layout_if_old().await?;
+        } else if age > self.config.layout_refresh_interval
             // If another caller is reading it already, this one continues with the copy, which is still valid.
-            && let Ok(_one) = self.layout.asking.try_lock()
-            && let Err(error) = self.ask_if_old().await
+            && let Ok(_one) = self.layout.refreshing.try_lock()
+            && let Err(error) = self.refresh_layout_if_old().await
         {
             // A missing, corrupt or foreign queue.json is an answer: held tasks may be settled, nothing new begins.
             let is_answer = error.kind() == Kind::Corrupt || self.layout.is_replaced.load(Relaxed);
-            if is_answer && intent != Intent::Hold {
+            if is_answer && intent != Intent::HeldTask {
                 return Err(error);
             }
             tracing::debug!(%error, "failed to refresh queue.json");
@@ -207,18 +203,19 @@ impl Queue {
         self.check_allowed(intent)
     }
 
-    /// Checks the same without a request, between the writes of one operation.
+    /// Checks that this write is allowed by the current copy of `queue.json`, without a request: for use between the
+    /// writes of one operation.
     pub(crate) fn check_allowed(&self, intent: Intent<'_>) -> Result<()> {
         let age = self.layout_age();
-        if age > self.config.layout_trusted {
+        if age > self.config.layout_max_age {
             let message = format!("failed to refresh queue.json, last read {} s ago; retry", age.as_secs());
             return Err(Error::new(Kind::Unavailable, message));
         }
-        let now = self.layout.known().agreement;
+        let now = self.layout.known().meta;
         match intent {
-            Intent::Hold => Ok(()),
+            Intent::HeldTask => Ok(()),
             _ if self.layout.is_replaced.load(Relaxed) => Err(another_queue()),
-            Intent::Change => self.agrees_with(&now),
+            Intent::Change => self.check_layout(&now),
             Intent::Migrate(under) if *under == now.write_id => Ok(()),
             Intent::Migrate(_) => {
                 Err(Error::new(Kind::Unavailable, "another process continued the migration; run it again"))
@@ -227,14 +224,14 @@ impl Queue {
     }
 
     /// Checks that a write that was just confirmed was still allowed when it was applied.
-    pub(crate) async fn still_agreed(&self) -> Result<()> {
-        if self.layout_age() > self.config.layout_trusted {
-            self.ask().await?;
+    pub(crate) async fn ensure_layout_current(&self) -> Result<()> {
+        if self.layout_age() > self.config.layout_max_age {
+            self.refresh_layout().await?;
         }
         self.check_allowed(Intent::Change)
     }
 
-    fn agrees_with(&self, now: &QueueMeta) -> Result<()> {
+    fn check_layout(&self, now: &QueueMeta) -> Result<()> {
         let (began, has) = (self.shard_len().digits(), now.shard_prefix_len.digits());
         if began != has {
             return Err(Error::invalid(format!(
@@ -254,24 +251,24 @@ impl Queue {
         Err(Error::new(Kind::Unavailable, message))
     }
 
-    /// Reads `queue.json` if the copy is older than `layout_asked_every`.
-    pub(crate) async fn ask_if_old(&self) -> Result<()> {
-        if self.layout_age() > self.config.layout_asked_every {
-            self.ask().await?;
+    /// Reads `queue.json` if the copy is older than `layout_refresh_interval`.
+    pub(crate) async fn refresh_layout_if_old(&self) -> Result<()> {
+        if self.layout_age() > self.config.layout_refresh_interval {
+            self.refresh_layout().await?;
         }
         Ok(())
     }
 
     /// Reads `queue.json`. Requests: 1 get.
-    pub(crate) async fn ask(&self) -> Result<LayoutSnapshot> {
-        let (before, asked) = (self.layout.known(), self.client.host().instant());
-        let client = self.client.clone().with_patience(ASKING_PATIENCE);
+    pub(crate) async fn refresh_layout(&self) -> Result<LayoutSnapshot> {
+        let (before, requested_at) = (self.layout.known(), self.client.host().instant());
+        let client = self.client.clone().with_timeout(REFRESH_TIMEOUT);
         let after = match client.get_unless(Purpose::Admin, keys::QUEUE, Some(&before.version)).await? {
-            Get::Unchanged => LayoutSnapshot { asked, ..before },
+            Get::Unchanged => LayoutSnapshot { requested_at, ..before },
             Get::Found(object) => LayoutSnapshot {
-                agreement: Arc::new(self.same_queue(&object.body)?),
+                meta: Arc::new(self.parse_same_queue(&object.body)?),
                 version: object.version,
-                asked,
+                requested_at,
             },
             Get::Missing => {
                 let store = self.client.describe();
@@ -285,17 +282,17 @@ impl Queue {
             }
         };
         self.layout.is_replaced.store(false, Relaxed);
-        self.layout.learn(after);
+        self.layout.store(after);
         Ok(self.layout.known())
     }
 
-    fn same_queue(&self, body: &[u8]) -> Result<QueueMeta> {
-        let agreement = read(body)?;
-        if agreement.queue_id != self.agreement.queue_id {
+    fn parse_same_queue(&self, body: &[u8]) -> Result<QueueMeta> {
+        let meta = parse_meta(body)?;
+        if meta.queue_id != self.meta.queue_id {
             self.layout.is_replaced.store(true, Relaxed);
             return Err(another_queue());
         }
-        Ok(agreement)
+        Ok(meta)
     }
 
     fn layout_age(&self) -> Duration {
@@ -303,8 +300,8 @@ impl Queue {
     }
 
     /// The key of a task by the latest known layout.
-    pub(crate) fn key_now(&self, id: &TaskId) -> String {
-        keys::task(&self.layout.known().agreement.shard_prefix_len.shard_of(id), id)
+    pub(crate) fn current_key(&self, id: &TaskId) -> String {
+        keys::task(&self.layout.known().meta.shard_prefix_len.shard_of(id), id)
     }
 }
 

@@ -9,23 +9,21 @@
 //! refused put costs 1 more get.
 
 use bytes::Bytes;
+pub use leasehold_core::lease::LEASE_TTL_MAX;
 use leasehold_core::lease::Take;
 use leasehold_core::{Error, HexName, Holder, Kind, Lease, Now, Result, ShardRange, StoreTime, WorkerId};
 use leasehold_store::{
-    Client, Decision, HostExt, List, Object, Purpose, PutOutcome, StoredState, Version, When, update_from,
+    Client, Decision, HostExt, List, Object, Purpose, PutOutcome, Version, When, update_from,
 };
 use serde_json::{Map, Value};
 use std::time::Duration;
-
-/// Maximum lifetime of a lease without renewal.
-pub const LEASE_TTL_MAX: Duration = Duration::from_mins(10);
 
 /// Time after which no store accepts a signed request any longer.
 const DELETE_LANDS_WITHIN: Duration = Duration::from_mins(30);
 
 /// Age at which a corrupt lease counts as expired: older than any lease can last. Timestamps have whole seconds, and
 /// the hosts of one store differ a little.
-pub const NONSENSE_AGE_MIN: Duration = Duration::from_secs(LEASE_TTL_MAX.as_secs() + 2);
+pub const CORRUPT_AGE_MIN: Duration = Duration::from_secs(LEASE_TTL_MAX.as_secs() + 2);
 
 /// Maximum number of attempts of a renewal. One that finds an earlier renewal of its own continues from there; there
 /// are at most a few of them.
@@ -112,39 +110,39 @@ impl Leases {
     ) -> Result<Taken> {
         let found = if seen.is_some() { self.client.get(Purpose::Lease, key).await? } else { None };
         match self.take_from(key, subject, found, None).await {
-            Err(error) if error.kind() == Kind::Corrupt => self.take_nonsense(key, subject).await,
+            Err(error) if error.kind() == Kind::Corrupt => self.take_corrupt(key, subject).await,
             taken => taken,
         }
     }
 
     /// Takes a corrupt lease if it is old enough. Only a list shows its age. The object is read *before* it is
     /// listed: a later object is younger than that timestamp, and the condition of our put fails for it.
-    async fn take_nonsense(&self, key: &str, subject: &Map<String, Value>) -> Result<Taken> {
+    async fn take_corrupt(&self, key: &str, subject: &Map<String, Value>) -> Result<Taken> {
         let found = self.client.get(Purpose::Lease, key).await?;
         let stamp = stamp(&self.client, key).await?;
-        let nonsense = found.as_ref().map(|object| object.version.clone()).zip(stamp);
-        self.take_from(key, subject, found, nonsense).await
+        let corrupt = found.as_ref().map(|object| object.version.clone()).zip(stamp);
+        self.take_from(key, subject, found, corrupt).await
     }
 
-    /// `nonsense` is the version of a corrupt lease, with a timestamp that is not older than it.
+    /// `corrupt` is the version of a corrupt lease, with a timestamp that is not older than it.
     async fn take_from(
         &self,
         key: &str,
         subject: &Map<String, Value>,
         found: Option<Object>,
-        nonsense: Option<(Version, StoreTime)>,
+        corrupt: Option<(Version, StoreTime)>,
     ) -> Result<Taken> {
         let updated = update_from(&self.client, Purpose::Lease, key, found, |found| {
-            let (now, write_id) = (self.now()?, self.client.write_id());
+            let (now, write_id) = (self.client.known_now()?, self.client.write_id());
             let is_old = |object: &Object| {
-                let is_past = |stamp: StoreTime| now.is_past(stamp.plus(NONSENSE_AGE_MIN));
-                matches!(&nonsense, Some((version, stamp)) if *version == object.version && is_past(*stamp))
+                let is_past = |stamp: StoreTime| now.is_past(stamp.plus(CORRUPT_AGE_MIN));
+                matches!(&corrupt, Some((version, stamp)) if *version == object.version && is_past(*stamp))
             };
             let held = match (found.map(|object| Lease::read(key, &object.body)).transpose(), found) {
                 (Ok(held), _) => held,
                 (Err(_), Some(object)) if is_old(object) => {
                     tracing::warn!(key, "corrupt lease replaced");
-                    let lease = Lease::in_place_of(&object.body, subject, &self.holder, now, write_id);
+                    let lease = Lease::replace_corrupt(&object.body, subject, &self.holder, now, write_id);
                     return Ok(Decision::write(lease.write(), lease));
                 }
                 (Err(error), _) => return Err(error),
@@ -158,16 +156,19 @@ impl Leases {
         });
         let updated = updated.await?;
         let lease = updated.result;
-        Ok(match updated.now {
-            StoredState::Written(version) => Taken::Ours(HeldLease { key: key.to_owned(), lease, version }),
-            StoredState::Left | StoredState::Overtaken(_) => Taken::Others(lease),
+        Ok(match updated.put {
+            Some(PutOutcome::Written(version)) => {
+                Taken::Ours(HeldLease { key: key.to_owned(), lease, version })
+            }
+            _ => Taken::Others(lease),
         })
     }
 
     /// Renews a lease. After an error the outcome is unknown: the lease is held until the last confirmed expiry.
     pub async fn renew(&self, held: &mut HeldLease) -> Result<Renewed> {
         for _ in 0..RENEWALS_LATE_MAX {
-            let renewed = held.lease.renewed(self.holder.ttl, self.now()?, self.client.write_id());
+            let renewed =
+                held.lease.renewed(self.holder.ttl, self.client.known_now()?, self.client.write_id());
             if self.replace(held, renewed).await? {
                 return Ok(Renewed::Kept);
             }
@@ -181,7 +182,7 @@ impl Leases {
     /// Releases a lease, so that another process can take it at once. A lease that was lost is not changed.
     pub async fn release(&self, mut held: HeldLease) -> Result<()> {
         for _ in 0..RENEWALS_LATE_MAX {
-            let released = held.lease.released(self.now()?, self.client.write_id());
+            let released = held.lease.released(self.client.known_now()?, self.client.write_id());
             if self.replace(&mut held, released).await? || held.lease.is_released() {
                 return Ok(());
             }
@@ -194,7 +195,7 @@ impl Leases {
     /// removed.
     pub async fn retire(&self, key: &str, kept: Duration) -> Result<bool> {
         let taken = leasehold_store::update(&self.client, Purpose::Lease, key, |found| {
-            let now = self.now()?;
+            let now = self.client.known_now()?;
             let lease = found.and_then(|object| Lease::read(key, &object.body).ok());
             let Some(lease) =
                 lease.filter(|lease| now.is_past(lease.updated_at.plus(kept)) && lease.is_free(now))
@@ -209,7 +210,7 @@ impl Leases {
             })
         });
         let taken = taken.await?;
-        let is_ours = taken.result && matches!(taken.now, StoredState::Written(_));
+        let is_ours = taken.result && matches!(taken.put, Some(PutOutcome::Written(_)));
         if is_ours {
             self.client.delete(Purpose::Lease, key).await?;
         }
@@ -226,10 +227,10 @@ impl Leases {
                 (held.lease, held.version) = (next, version);
                 return Ok(true);
             }
-            PutOutcome::Overtaken(object) | PutOutcome::Lost(Some(object)) => Some(object),
+            PutOutcome::Superseded(object) | PutOutcome::Lost(Some(object)) => Some(object),
             PutOutcome::Lost(None) => None,
         };
-        let gone = held.lease.released(self.now()?, next.write_id);
+        let gone = held.lease.released(self.client.known_now()?, next.write_id);
         let read =
             found.and_then(|object| Some((Lease::read(&held.key, &object.body).ok()?, object.version)));
         match read {
@@ -239,10 +240,6 @@ impl Leases {
             _ => held.lease = gone,
         }
         Ok(false)
-    }
-
-    fn now(&self) -> Result<Now> {
-        now(&self.client)
     }
 }
 
@@ -278,7 +275,7 @@ pub async fn break_lease(client: &Client, key: &str) -> Result<Option<Lease>> {
         if lease.is_released() || is_later {
             return Ok(Decision::Leave(first.take().or(Some(lease))));
         }
-        let mut next = lease.released(now(client)?, client.write_id());
+        let mut next = lease.released(client.known_now()?, client.write_id());
         next.epoch = next.epoch.saturating_add(1);
         first = Some(lease.clone());
         Ok(Decision::write(next.write(), Some(lease)))
@@ -288,18 +285,18 @@ pub async fn break_lease(client: &Client, key: &str) -> Result<Option<Lease>> {
 
 /// Ends a corrupt lease at once, for operators who know that no process holds it. The next epoch is above any that
 /// can still be read from the object. False if the lease is no longer corrupt or no longer exists.
-pub async fn break_nonsense(client: &Client, key: &str, subject: &Map<String, Value>) -> Result<bool> {
+pub async fn break_corrupt_lease(client: &Client, key: &str, subject: &Map<String, Value>) -> Result<bool> {
     let broken = leasehold_store::update(client, Purpose::Admin, key, |found| {
         let Some(object) = found.filter(|object| Lease::read(key, &object.body).is_err()) else {
             return Ok(Decision::Leave(false));
         };
-        Ok(Decision::write(released_in_place_of(client, &object.body, subject)?.write(), true))
+        Ok(Decision::write(released_replacement(client, &object.body, subject)?.write(), true))
     });
     Ok(broken.await?.result)
 }
 
 /// The released lease that replaces a corrupt one.
-pub(crate) fn released_in_place_of(
+pub(crate) fn released_replacement(
     client: &Client,
     corrupt: &[u8],
     subject: &Map<String, Value>,
@@ -309,17 +306,12 @@ pub(crate) fn released_in_place_of(
         instance: HexName::from_random(client.host().random_bits()),
         ttl: LEASE_TTL_MAX,
     };
-    let (now, write_id) = (now(client)?, client.write_id());
-    let lease = Lease::in_place_of(corrupt, subject, &nobody, now, write_id.clone());
+    let (now, write_id) = (client.known_now()?, client.write_id());
+    let lease = Lease::replace_corrupt(corrupt, subject, &nobody, now, write_id.clone());
     Ok(lease.released(now, write_id))
 }
 
 pub(crate) async fn stamp(client: &Client, key: &str) -> Result<Option<StoreTime>> {
     let page = client.list(Purpose::Lease, &List::all(key)).await?;
     Ok(page.entries.iter().find(|entry| entry.key == key).map(|entry| entry.modified))
-}
-
-fn now(client: &Client) -> Result<Now> {
-    let unknown = || Error::new(Kind::Unavailable, "the time of the store is not known yet; retry");
-    client.now().ok_or_else(unknown)
 }

@@ -11,6 +11,7 @@
 //!
 //! | module | purpose |
 //! | --- | --- |
+//! | [`front`] | what applications call, for every layout: submit, read, wait, cancel, retry, reschedule |
 //! | [`connect`], [`place`] | open a queue; refuse clients whose settings disagree with it (promise P8) |
 //! | `create` | create `queue.json`, or restore it after a loss; never overwrite the tasks of an existing queue |
 //! | [`layout`] | re-read `queue.json` periodically, and decide what a client may write |
@@ -21,12 +22,12 @@
 //! | [`claim`] | claim a task for a worker |
 //! | [`settle`] | renew, complete, fail, snooze, release |
 //! | [`sweep`] | index cleanup: remove stale entries, time out lost claims |
+//! | [`source`] | the interface between a worker and the layout of its tasks |
 //! | [`lease`] | leases on shards and worker ids |
 //! | [`holders`], `peer_leases` | list leases and their holders; cache the leases of other workers |
-//! | [`inbox`] | direct dispatch: choose the worker for a task, recover the inboxes of dead workers |
-//! | [`advance`] | for outposts: read a task, decide, and write only if it is unchanged |
-//! | [`operate`] | cancel, retry, reschedule |
-//! | [`inspect`] | get, list, wait, count |
+//! | [`inbox`] | direct dispatch: choose the worker for a task, recover the inboxes of crashed workers |
+//! | [`update`] | for outposts: read a task, decide, and write only if it is unchanged |
+//! | [`inspect`] | get, list, count |
 //! | [`purge`] | remove final tasks whose retention has passed |
 //! | [`check`] | find inconsistencies, and repair them |
 //! | [`mod@quarantine`], `objects` | move corrupt objects aside; the kinds of objects in a queue |
@@ -34,7 +35,6 @@
 //! | `forwarding` | follow forwarding markers to tasks that a migration has moved |
 //! | `testing` | the conformance suite for leases (feature `testing`) |
 
-pub mod advance;
 pub mod bell;
 pub mod check;
 pub mod claim;
@@ -42,6 +42,7 @@ pub mod connect;
 mod create;
 pub mod discover;
 mod forwarding;
+pub mod front;
 pub mod holders;
 pub mod inbox;
 pub mod inspect;
@@ -49,33 +50,33 @@ pub mod layout;
 pub mod lease;
 pub mod migrate;
 mod objects;
-pub mod operate;
 mod peer_leases;
 pub mod place;
 pub mod purge;
 pub mod quarantine;
 pub mod settle;
+pub mod source;
 pub mod submit;
 pub mod sweep;
 mod tasks;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod unique;
+pub mod update;
 
-pub use advance::{Created, TaskSnapshot, UpdateOutcome};
 pub use bell::Bell;
 pub use claim::{ClaimOutcome, Claimed};
-pub use connect::{PendingSignal, Queue, QueueConfig, QueueMeta};
+pub use connect::{ObjectQueue, PendingSignal, QueueConfig, QueueMeta};
 pub use discover::IndexHit;
-pub use holders::{LeaseState, NameFor, SeenLease};
+pub use front::{Queue, QueueLayout, Submit, Submitted};
+pub use holders::{IdPurpose, LeaseInfo, LeaseState};
 pub use inbox::{DirectDispatch, Rescued, Selection};
 pub use inspect::{Filter, ListedTask, Stats};
-pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, break_nonsense, read_lease};
+pub use lease::{HeldLease, Leases, Renewed, Taken, break_corrupt_lease, break_lease, read_lease};
 pub use migrate::{MigrateOptions, Migrated, MigrationPlan, Progress};
-pub use operate::Operated;
 pub use peer_leases::PeerLeaseCache;
 pub use place::Place;
 pub use quarantine::{Keep, Quarantined};
-pub use settle::{Renewal, Settlement};
-pub use submit::{Submit, Submitted};
+pub use settle::Settlement;
+pub use tasks::{TaskSnapshot, Transition};
 pub use unique::{Scope, UniqueKey};

@@ -17,7 +17,7 @@
 //!   tasks continue. A process that reads this state waits the full time again, because the time of the write is not
 //!   known exactly.
 //! * **moving**: each task is replaced by a forwarding marker at its old key, by a conditional write; then its entry
-//!   and its record are written at the new key, the record on condition *absent*; then its old entry is removed.
+//!   and its record are written at the new key, the record with a put if absent; then its old entry is removed.
 //!   Holders follow the marker.
 //! * **switch**: once every object of the old length is a marker whose task exists and is covered by an entry. From
 //!   here on the new length is the queue's, and the only way back is another migration.
@@ -38,14 +38,15 @@ mod sweeping;
 
 use futures::TryStreamExt;
 use leasehold_core::{Error, Index, Kind, Result, ShardLen, StoreTime, keys};
+use leasehold_store::host::lock;
 use leasehold_store::{Purpose, When};
 use serde::Serialize;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::connect::{Queue, QueueMeta};
-use crate::layout::{LayoutSnapshot, Left, Migrating, MigrationPhase};
-use moving::Way;
+use crate::connect::{ObjectQueue, QueueMeta};
+use crate::layout::{LayoutSnapshot, Migrating, MigrationPhase, PreviousLayout};
+use moving::MoveRoute;
 
 /// Maximum number of steps. A migration has five; other processes may do some of them, or one more before.
 const STEPS_MAX: usize = 32;
@@ -94,7 +95,7 @@ pub enum MigrationWait {
 /// Step of a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MigrationPass {
-    /// Moves them.
+    /// Moves the tasks to their new keys.
     Move,
     /// Makes sure that no move in flight can be applied any longer.
     Close,
@@ -136,23 +137,16 @@ pub struct MigrationPlan {
 
 type Report<'a> = &'a (dyn Fn(Progress) + Sync);
 
-impl Queue {
+impl ObjectQueue {
     /// Returns what [`migrate`](Self::migrate) would do, and writes nothing.
     pub async fn plan_migration(&self, to: u8) -> Result<MigrationPlan> {
         let to = ShardLen::new(to)?;
-        let agreement = self.ask().await?.agreement;
-        let now = agreement.shard_prefix_len;
+        let meta = self.refresh_layout().await?.meta;
+        let now = meta.shard_prefix_len;
         let [tasks, there] = self.count_tasks([now, to]).await?;
         let entries = self.count_entries(now).await?;
         let there = if now == to { 0 } else { there };
-        Ok(MigrationPlan {
-            shard_prefix_len: now,
-            to,
-            under_way: under_way(&agreement),
-            tasks,
-            there,
-            entries,
-        })
+        Ok(MigrationPlan { shard_prefix_len: now, to, under_way: under_way(&meta), tasks, there, entries })
     }
 
     /// Changes the number of digits that name a shard, or continues a migration in progress. When this returns, every
@@ -162,52 +156,52 @@ impl Queue {
         let migration = Migration { queue: self, options, report, tally: Mutex::default() };
         let mut has_begun = false;
         for _ in 0..STEPS_MAX {
-            let known = self.ask().await?;
-            if has_begun && is_called_off(&known.agreement, to) {
+            let known = self.refresh_layout().await?;
+            if has_begun && was_aborted(&known.meta, to) {
                 return Err(Error::new(Kind::Lost, "the migration was aborted by another process"));
             }
-            if let Some(migrating) = &known.agreement.migrating {
-                fits(migrating, to)?;
+            if let Some(migrating) = &known.meta.migrating {
+                check_target(migrating, to)?;
                 has_begun = true;
-                migration.go_on(&known, migrating).await?;
-            } else if let Some(left) = unswept(&known.agreement) {
+                migration.resume(&known, migrating).await?;
+            } else if let Some(left) = unswept(&known.meta) {
                 if !options.sweeps {
-                    return Ok(migration.told(&known.agreement));
+                    return Ok(migration.summary(&known.meta));
                 }
                 migration.sweep(&known, left).await?;
-            } else if known.agreement.shard_prefix_len == to {
-                return Ok(migration.told(&known.agreement));
+            } else if known.meta.shard_prefix_len == to {
+                return Ok(migration.summary(&known.meta));
             } else {
                 migration.announce(&known, to).await?;
             }
         }
-        Err(taken_on())
+        Err(layout_contended())
     }
 
     /// Aborts a migration before the switch: moves all tasks back.
     pub async fn abort_migration(&self, options: &MigrateOptions, report: Report<'_>) -> Result<Migrated> {
         let migration = Migration { queue: self, options, report, tally: Mutex::default() };
         for step in 0..STEPS_MAX {
-            let known = self.ask().await?;
-            if let Some(migrating) = &known.agreement.migrating {
-                migration.turn_back(&known, migrating).await?;
+            let known = self.refresh_layout().await?;
+            if let Some(migrating) = &known.meta.migrating {
+                migration.abort_step(&known, migrating).await?;
                 continue;
             }
-            match unswept(&known.agreement) {
+            match unswept(&known.meta) {
                 Some(left) if left.aborted && options.sweeps => migration.sweep(&known, left).await?,
-                Some(left) if !left.aborted => return Err(too_late(&known.agreement, left)),
+                Some(left) if !left.aborted => return Err(too_late(&known.meta, left)),
                 None if step == 0 => return Err(Error::invalid("no migration is in progress")),
-                _ => return Ok(migration.told(&known.agreement)),
+                _ => return Ok(migration.summary(&known.meta)),
             }
         }
-        Err(taken_on())
+        Err(layout_contended())
     }
 
     async fn count_tasks<const N: usize>(&self, lens: [ShardLen; N]) -> Result<[u64; N]> {
         let mut counts = [0; N];
         let mut keys = std::pin::pin!(self.task_keys());
         while let Some(key) = keys.try_next().await? {
-            let len = keys::task_place(&key).map(|(len, _)| len);
+            let len = keys::parse_task_shard(&key).map(|(len, _)| len);
             for (count, wanted) in counts.iter_mut().zip(lens) {
                 *count += u64::from(len == Some(wanted));
             }
@@ -229,7 +223,7 @@ impl Queue {
 
 /// A migration as executed by one process.
 struct Migration<'a> {
-    queue: &'a Queue,
+    queue: &'a ObjectQueue,
     options: &'a MigrateOptions,
     report: Report<'a>,
     tally: Mutex<Tally>,
@@ -243,76 +237,74 @@ struct Tally {
 
 impl Migration<'_> {
     async fn announce(&self, known: &LayoutSnapshot, to: ShardLen) -> Result<()> {
-        let swept_at = known.agreement.left.as_ref().and_then(|left| left.swept_at);
+        let swept_at = known.meta.left.as_ref().and_then(|left| left.swept_at);
         let removed_at = swept_at.map(|swept_at| swept_at.plus(self.options.grace));
         if let Some(at) = removed_at.filter(|at| self.queue.now().is_ok_and(|now| !now.is_past(*at))) {
-            self.wait_past(&known.agreement, MigrationWait::Removed, at).await?;
+            self.wait_past(&known.meta, MigrationWait::Removed, at).await?;
         }
         let started_at = self.queue.now()?.earliest;
         let migrating = Migrating { to, phase: MigrationPhase::Announced, started_at };
-        self.put(known, |agreement| agreement.migrating = Some(migrating)).await
+        self.put(known, |meta| meta.migrating = Some(migrating)).await
     }
 
-    async fn go_on(&self, known: &LayoutSnapshot, migrating: &Migrating) -> Result<()> {
-        let from = known.agreement.shard_prefix_len;
+    async fn resume(&self, known: &LayoutSnapshot, migrating: &Migrating) -> Result<()> {
+        let from = known.meta.shard_prefix_len;
         if migrating.phase == MigrationPhase::Announced {
             self.wait_until_known().await;
-            return self.put(known, |agreement| set_phase(agreement, MigrationPhase::Moving)).await;
+            return self.put(known, |meta| set_phase(meta, MigrationPhase::Moving)).await;
         }
-        self.move_and_verify(&Way::new(known, from, migrating.to)).await?;
+        self.move_and_verify(&MoveRoute::new(known, from, migrating.to)).await?;
         let left = self.left(from, false)?;
         let to = migrating.to;
-        self.put(known, |agreement| {
-            agreement.shard_prefix_len = to;
-            (agreement.migrating, agreement.left) = (None, Some(left));
+        self.put(known, |meta| {
+            meta.shard_prefix_len = to;
+            (meta.migrating, meta.left) = (None, Some(left));
         })
         .await
     }
 
-    async fn turn_back(&self, known: &LayoutSnapshot, migrating: &Migrating) -> Result<()> {
+    async fn abort_step(&self, known: &LayoutSnapshot, migrating: &Migrating) -> Result<()> {
         match migrating.phase {
             // Nothing was moved, and nothing will be: a process that would start loses against this write.
-            MigrationPhase::Announced => self.put(known, |agreement| agreement.migrating = None).await,
-            MigrationPhase::Moving => {
-                self.put(known, |agreement| set_phase(agreement, MigrationPhase::Aborting)).await
-            }
+            MigrationPhase::Announced => self.put(known, |meta| meta.migrating = None).await,
+            MigrationPhase::Moving => self.put(known, |meta| set_phase(meta, MigrationPhase::Aborting)).await,
             MigrationPhase::Aborting => {
                 // Another process may still be moving tasks by its copy of `queue.json`.
                 self.wait_until_known().await;
-                let stays = known.agreement.shard_prefix_len;
-                self.close(&Way::new(known, stays, migrating.to)).await?;
-                self.move_and_verify(&Way::new(known, migrating.to, stays)).await?;
+                let stays = known.meta.shard_prefix_len;
+                self.close(&MoveRoute::new(known, stays, migrating.to)).await?;
+                self.move_and_verify(&MoveRoute::new(known, migrating.to, stays)).await?;
                 let left = self.left(migrating.to, true)?;
-                self.put(known, |agreement| (agreement.migrating, agreement.left) = (None, Some(left))).await
+                self.put(known, |meta| (meta.migrating, meta.left) = (None, Some(left))).await
             }
         }
     }
 
-    async fn sweep(&self, known: &LayoutSnapshot, left: &Left) -> Result<()> {
-        self.wait_past(&known.agreement, MigrationWait::Landed, left.at.plus(self.options.grace)).await?;
-        let way = Way::new(known, left.shard_prefix_len, known.agreement.shard_prefix_len);
-        self.remove_left(&way).await?;
+    async fn sweep(&self, known: &LayoutSnapshot, left: &PreviousLayout) -> Result<()> {
+        self.wait_past(&known.meta, MigrationWait::Landed, left.at.plus(self.options.grace)).await?;
+        let route = MoveRoute::new(known, left.shard_prefix_len, known.meta.shard_prefix_len);
+        self.remove_left(&route).await?;
         let swept_at = Some(self.queue.now()?.latest_known());
-        self.put(known, |agreement| {
-            if let Some(left) = &mut agreement.left {
+        self.put(known, |meta| {
+            if let Some(left) = &mut meta.left {
                 left.swept_at = swept_at;
             }
         })
         .await
     }
 
-    fn left(&self, shard_prefix_len: ShardLen, aborted: bool) -> Result<Left> {
-        Ok(Left { shard_prefix_len, at: self.queue.now()?.latest_known(), aborted, swept_at: None })
+    fn left(&self, shard_prefix_len: ShardLen, aborted: bool) -> Result<PreviousLayout> {
+        Ok(PreviousLayout { shard_prefix_len, at: self.queue.now()?.latest_known(), aborted, swept_at: None })
     }
 
     /// Changes `queue.json` if it is unchanged. The next read of it shows the outcome.
     async fn put(&self, known: &LayoutSnapshot, change: impl FnOnce(&mut QueueMeta)) -> Result<()> {
         let client = &self.queue.client;
-        let mut agreement = (*known.agreement).clone();
-        change(&mut agreement);
-        agreement.write_id = client.write_id();
+        let mut meta = (*known.meta).clone();
+        change(&mut meta);
+        meta.write_id = client.write_id();
         let when = When::Unchanged(known.version.clone());
-        client.put(Purpose::Admin, keys::QUEUE, agreement.written()?, &when).await.map(|_| ())
+        client.put(Purpose::Admin, keys::QUEUE, meta.to_bytes()?, &when).await.map(|_| ())
     }
 
     /// Waits by the local clock, from a time at which `queue.json` has certainly been written.
@@ -331,75 +323,71 @@ impl Migration<'_> {
     async fn wait_past(&self, under: &QueueMeta, wait: MigrationWait, at: StoreTime) -> Result<()> {
         loop {
             // Each read updates the store's clock, and shows whether another process has continued the migration.
-            self.queue.ask_if_old().await?;
+            self.queue.refresh_layout_if_old().await?;
             let now = self.queue.now()?;
             let left = at.since(now.earliest);
             (self.report)(Progress::Waiting(wait, left));
-            if now.is_past(at) || self.queue.layout.known().agreement.write_id != under.write_id {
+            if now.is_past(at) || self.queue.layout.known().meta.write_id != under.write_id {
                 return Ok(());
             }
             self.queue.client.host().sleep(left.clamp(WAIT_MIN, WAIT_TICK)).await;
         }
     }
 
-    fn told(&self, agreement: &QueueMeta) -> Migrated {
-        let tally = std::mem::take(&mut *self.tally());
+    fn summary(&self, meta: &QueueMeta) -> Migrated {
+        let tally = std::mem::take(&mut *lock(&self.tally));
         Migrated {
-            shard_prefix_len: agreement.shard_prefix_len,
+            shard_prefix_len: meta.shard_prefix_len,
             moved: tally.moved,
-            sweep_after: unswept(agreement).map(|left| left.at.plus(self.options.grace)),
+            sweep_after: unswept(meta).map(|left| left.at.plus(self.options.grace)),
             corrupt: tally.corrupt,
         }
     }
-
-    fn tally(&self) -> MutexGuard<'_, Tally> {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-fn set_phase(agreement: &mut QueueMeta, phase: MigrationPhase) {
-    if let Some(migrating) = &mut agreement.migrating {
+fn set_phase(meta: &mut QueueMeta, phase: MigrationPhase) {
+    if let Some(migrating) = &mut meta.migrating {
         migrating.phase = phase;
     }
 }
 
-fn unswept(agreement: &QueueMeta) -> Option<&Left> {
-    agreement.left.as_ref().filter(|left| left.swept_at.is_none())
+fn unswept(meta: &QueueMeta) -> Option<&PreviousLayout> {
+    meta.left.as_ref().filter(|left| left.swept_at.is_none())
 }
 
-fn is_called_off(agreement: &QueueMeta, to: ShardLen) -> bool {
-    agreement.migrating.is_none() && agreement.shard_prefix_len != to
+fn was_aborted(meta: &QueueMeta, to: ShardLen) -> bool {
+    meta.migrating.is_none() && meta.shard_prefix_len != to
 }
 
-fn fits(migrating: &Migrating, to: ShardLen) -> Result<()> {
-    let (going, wanted) = (migrating.to.digits(), to.digits());
+fn check_target(migrating: &Migrating, to: ShardLen) -> Result<()> {
+    let (target, wanted) = (migrating.to.digits(), to.digits());
     if migrating.phase == MigrationPhase::Aborting {
         return Err(Error::invalid(format!(
-            "the migration to shard_prefix_len {going} is being aborted; finish that with --abort"
+            "the migration to shard_prefix_len {target} is being aborted; finish that with --abort"
         )));
     }
-    if going != wanted {
+    if target != wanted {
         return Err(Error::invalid(format!(
-            "a migration to shard_prefix_len {going} is in progress, not to {wanted}; finish it, or abort it with --abort"
+            "a migration to shard_prefix_len {target} is in progress, not to {wanted}; finish it, or abort it with --abort"
         )));
     }
     Ok(())
 }
 
-fn too_late(agreement: &QueueMeta, left: &Left) -> Error {
-    let (from, now) = (left.shard_prefix_len.digits(), agreement.shard_prefix_len.digits());
+fn too_late(meta: &QueueMeta, left: &PreviousLayout) -> Error {
+    let (from, now) = (left.shard_prefix_len.digits(), meta.shard_prefix_len.digits());
     Error::invalid(format!(
         "the queue has had shard_prefix_len {now} since {}: too late to abort; migrate back with --to {from}",
         left.at
     ))
 }
 
-fn taken_on() -> Error {
+fn layout_contended() -> Error {
     Error::new(Kind::Unavailable, "other processes keep changing the layout of this queue; run it again")
 }
 
-fn under_way(agreement: &QueueMeta) -> Option<String> {
-    let migrating = agreement.migrating.as_ref().map(|migrating| {
+fn under_way(meta: &QueueMeta) -> Option<String> {
+    let migrating = meta.migrating.as_ref().map(|migrating| {
         let (to, since) = (migrating.to.digits(), migrating.started_at);
         match migrating.phase {
             MigrationPhase::Announced => {
@@ -412,7 +400,7 @@ fn under_way(agreement: &QueueMeta) -> Option<String> {
         }
     });
     migrating.or_else(|| {
-        let left = unswept(agreement)?;
+        let left = unswept(meta)?;
         Some(format!(
             "the objects of shard_prefix_len {}, left at {}, are still to be removed",
             left.shard_prefix_len.digits(),

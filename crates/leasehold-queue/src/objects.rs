@@ -30,7 +30,7 @@ pub(crate) enum ObjectKind {
 impl ObjectKind {
     /// The kind of the object at `key`, in a queue whose tasks are in shards of these lengths.
     pub(crate) fn of(key: &str, lengths: &[ShardLen]) -> Self {
-        match keys::task_place(key) {
+        match keys::parse_task_shard(key) {
             Some((len, id)) if lengths.contains(&len) => Self::Task(len, id),
             _ if key == keys::QUEUE => Self::Queue,
             _ if Entry::parse(key).is_some() => Self::Entry,

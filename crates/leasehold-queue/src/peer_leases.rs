@@ -9,7 +9,7 @@ use leasehold_store::ListEntry;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::lease::{LEASE_TTL_MAX, NONSENSE_AGE_MIN};
+use crate::lease::{CORRUPT_AGE_MIN, LEASE_TTL_MAX};
 
 /// Leases of other workers that were read.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ struct Read {
     stamp: StoreTime,
     /// Time from which on it is free.
     until: StoreTime,
-    makes_sense: bool,
+    is_valid: bool,
 }
 
 impl PeerLeaseCache {
@@ -39,7 +39,7 @@ impl PeerLeaseCache {
         let is_large = listed.size >= RELEASED_BYTES;
         match self.read.get(&listed.key) {
             // Timestamps have whole seconds: it may have been released since it was read.
-            Some(read) if read.stamp == listed.modified && !(read.makes_sense && is_large) => {
+            Some(read) if read.stamp == listed.modified && !(read.is_valid && is_large) => {
                 return Some(!now.is_past(read.until));
             }
             _ => {}
@@ -52,15 +52,15 @@ impl PeerLeaseCache {
 
     /// Stores a lease that was read after a list showed this timestamp; `lease` is none if it no longer exists or is
     /// corrupt.
-    pub fn learn(&mut self, key: &str, stamp: Option<StoreTime>, lease: Option<&Lease>) {
+    pub fn insert(&mut self, key: &str, stamp: Option<StoreTime>, lease: Option<&Lease>) {
         let until = lease.map_or(StoreTime::from_millis(0), |lease| lease.expires_at);
-        self.note(key, stamp.map(|stamp| Read { stamp, until, makes_sense: true }));
+        self.note(key, stamp.map(|stamp| Read { stamp, until, is_valid: true }));
     }
 
     /// Notes a corrupt lease: it need not be read again before it is old enough to be replaced.
-    pub fn leave_alone(&mut self, key: &str, stamp: Option<StoreTime>) {
-        let until = |stamp: StoreTime| stamp.plus(NONSENSE_AGE_MIN);
-        self.note(key, stamp.map(|stamp| Read { stamp, until: until(stamp), makes_sense: false }));
+    pub fn insert_corrupt(&mut self, key: &str, stamp: Option<StoreTime>) {
+        let until = |stamp: StoreTime| stamp.plus(CORRUPT_AGE_MIN);
+        self.note(key, stamp.map(|stamp| Read { stamp, until: until(stamp), is_valid: false }));
     }
 
     fn note(&mut self, key: &str, read: Option<Read>) {
@@ -68,8 +68,8 @@ impl PeerLeaseCache {
     }
 
     /// Removes leases so old that their timestamp alone shows that they are free.
-    pub fn forget_old(&mut self, now: Now) {
-        self.read.retain(|_, read| !now.is_past(read.stamp.plus(NONSENSE_AGE_MIN)));
+    pub fn evict_old(&mut self, now: Now) {
+        self.read.retain(|_, read| !now.is_past(read.stamp.plus(CORRUPT_AGE_MIN)));
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
             ListEntry { key: "k".into(), modified: stamp, size }
         };
         let mut others = PeerLeaseCache::new(ttl);
-        others.learn("k", Some(stamp), Some(&lease));
+        others.insert("k", Some(stamp), Some(&lease));
         assert_eq!(others.is_held(&listed(&lease), now), Some(true));
         let released = lease.released(now, HexName::from_random(3));
         assert_eq!(others.is_held(&listed(&released), now), Some(false));

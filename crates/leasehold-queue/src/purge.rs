@@ -13,9 +13,9 @@ use leasehold_store::Purpose;
 use serde::Serialize;
 use std::time::Duration;
 
-use crate::connect::Queue;
+use crate::connect::ObjectQueue;
 use crate::layout::Intent;
-use crate::tasks::{Loaded, Transition};
+use crate::tasks::Transition;
 
 /// Minimum age of a new task before it is marked, and of a mark before the task is deleted.
 pub const PURGE_GRACE: Duration = Duration::from_hours(24);
@@ -62,7 +62,7 @@ pub struct PurgedAll {
     pub corrupt: Vec<String>,
 }
 
-impl Queue {
+impl ObjectQueue {
     /// Applies the retention to every task.
     pub async fn purge_all(&self, retention: &Retention) -> Result<PurgedAll> {
         let mut purged = PurgedAll::default();
@@ -96,26 +96,21 @@ impl Queue {
                 return Ok(Purged::TooNew);
             }
             self.ensure_allowed(Intent::Change).await?;
-            if self.layout.known().agreement.is_between() {
+            if self.layout.known().meta.is_migrating_or_unswept() {
                 // To a migration, a forwarding marker without a task means that the task has yet to be written.
                 return Ok(Purged::Kept);
             }
             self.client.delete(Purpose::Sweep, &self.task_key(&task.id)).await?;
             return Ok(Purged::Deleted);
         }
-        if !self.is_past_retention(&loaded, retention).await? {
+        if !retention.covers(&loaded.task, now) {
             return Ok(Purged::Kept);
         }
-        let moved = self.change_unmoved(Purpose::Sweep, &loaded, &Event::Purge, &self.config.by).await?;
-        Ok(if matches!(moved, Transition::Done(_)) { Purged::Marked } else { Purged::Kept })
-    }
-
-    async fn is_past_retention(&self, loaded: &Loaded, retention: &Retention) -> Result<bool> {
-        let (task, now) = (&loaded.task, self.now()?);
-        if !retention.covers(task, now) {
-            return Ok(false);
+        let key_expiry = self.key_expiry(&loaded.task).await?;
+        if key_expiry.is_some_and(|expiry| !now.is_past(expiry.plus(PURGE_GRACE))) {
+            return Ok(Purged::Kept);
         }
-        let key_expiry = self.key_expiry(task).await?;
-        Ok(key_expiry.is_none_or(|expiry| now.is_past(expiry.plus(PURGE_GRACE))))
+        let moved = self.update_if(Purpose::Sweep, &loaded, &Event::Purge, &self.config.by).await?;
+        Ok(if matches!(moved, Transition::Done(_)) { Purged::Marked } else { Purged::Kept })
     }
 }

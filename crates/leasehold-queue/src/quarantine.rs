@@ -16,15 +16,15 @@
 //! Requests: 1 get, 1 put for the copy, and 1 put or 1 delete; 1 list more for a lease.
 
 use bytes::Bytes;
-use leasehold_core::unread::why_unread;
+use leasehold_core::oversize;
 use leasehold_core::{Error, Kind, Result, Task, keys, record};
 use leasehold_store::{Object, Purpose, PutOutcome, When};
 use serde::Serialize;
 use serde_json::Map;
 
-use crate::connect::Queue;
+use crate::connect::ObjectQueue;
 use crate::layout::Intent;
-use crate::lease::{self, NONSENSE_AGE_MIN};
+use crate::lease::{self, CORRUPT_AGE_MIN};
 use crate::objects::{ObjectKind, is_newer};
 
 /// Choice of what to keep of a corrupt object.
@@ -63,13 +63,13 @@ pub enum QuarantineOutcome {
     Deleted,
 }
 
-impl Queue {
+impl ObjectQueue {
     /// Replaces a corrupt object, or deletes it. Refuses objects that are not corrupt, that were written by a newer
     /// version of this program, or that running workers replace by themselves. Can be repeated after a failure.
     pub async fn quarantine(&self, key: &str, keep: Keep) -> Result<Quarantined> {
         self.ensure_allowed(Intent::Change).await?;
-        let agreement = self.layout.known().agreement;
-        if agreement.is_between() {
+        let meta = self.layout.known().meta;
+        if meta.is_migrating_or_unswept() {
             // A task may have two keys now, and a tombstone would fence only one of them.
             return Err(Error::new(
                 Kind::Unavailable,
@@ -78,13 +78,13 @@ impl Queue {
         }
         let found = self.client.get(Purpose::Admin, key).await?;
         let object = found.ok_or_else(|| Error::invalid(format!("no object at `{key}`")))?;
-        let kind = ObjectKind::of(key, &agreement.lengths());
+        let kind = ObjectKind::of(key, &meta.lengths());
         if kind.verify(key, &object).is_ok() {
             return Err(Error::invalid(format!("`{key}` is not corrupt")));
         }
         let (body, outcome) = match kind {
             ObjectKind::Task(len, id) => {
-                let tombstone = Task::tombstone(id, len.shard_of(&id), "quarantined", &self.act()?);
+                let tombstone = Task::tombstone(id, len.shard_of(&id), "quarantined", &self.step_context()?);
                 (Bytes::from(record::write(&tombstone)), QuarantineOutcome::TaskCancelled)
             }
             ObjectKind::Unique => (self.expired_record()?, QuarantineOutcome::KeyFreed),
@@ -112,7 +112,7 @@ impl Queue {
         let copy = self.copy_corrupt(key, found, keep).await?;
         let unchanged = When::Unchanged(found.version.clone());
         match self.client.put(Purpose::Admin, key, body, &unchanged).await? {
-            PutOutcome::Written(_) | PutOutcome::Overtaken(_) => Ok(copy),
+            PutOutcome::Written(_) | PutOutcome::Superseded(_) => Ok(copy),
             PutOutcome::Lost(_) => Err(Error::new(
                 Kind::Unavailable,
                 format!("`{key}` has changed since it was read; run check again"),
@@ -128,7 +128,7 @@ impl Queue {
         if keep == Keep::Nothing {
             return Ok(None);
         }
-        if let Some(reason) = why_unread(&found.body) {
+        if let Some(reason) = oversize::reason(&found.body) {
             let message = format!(
                 "cannot copy `{key}`: {reason}; copy it with the tools of the store, then add --delete"
             );
@@ -144,12 +144,12 @@ impl Queue {
     async fn released_lease(&self, key: &str, object: &Object) -> Result<Bytes> {
         // It was read before it is listed: a later object is younger, and the condition of our put fails for it.
         if let Some(stamp) = lease::stamp(&self.client, key).await? {
-            let by = stamp.plus(NONSENSE_AGE_MIN);
+            let by = stamp.plus(CORRUPT_AGE_MIN);
             if !self.now()?.is_past(by) {
                 let message = format!("`{key}` may still be held until {by}; try again after that");
                 return Err(Error::new(Kind::Unavailable, message));
             }
         }
-        Ok(lease::released_in_place_of(&self.client, &object.body, &Map::new())?.write().into())
+        Ok(lease::released_replacement(&self.client, &object.body, &Map::new())?.write().into())
     }
 }

@@ -4,7 +4,7 @@
 //! acknowledged when both are in the store. From then on the task survives the crash of any process (promise P1).
 //!
 //! ```text
-//!   ready entry ──▶ task, on condition absent ──▶ acknowledged
+//!   ready entry ──▶ task, put if absent ──▶ acknowledged
 //! ```
 //!
 //! With direct dispatch the entry is a pointer in the inbox of one worker ([`crate::inbox`]).
@@ -17,251 +17,93 @@
 //! Requests: 2 puts, 1 more with an idempotency key, and at most 1 more per second for the bell.
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
-use futures::{Stream, StreamExt, stream};
-use leasehold_core::moved::{self, ForwardingMarker, Stored};
-use leasehold_core::new_task::Start;
-use leasehold_core::{
-    ArtifactId, Error, IndexLocation, Kind, Name, NewTask, Priority, Result, RetryPolicy, Status, StoreTime,
-    Task, TaskId, record,
-};
+use leasehold_core::forwarding::{self, ForwardingMarker, Stored};
+use leasehold_core::{Error, IndexLocation, Kind, NewTask, Result, Status, Task, TaskId, record};
 use leasehold_store::host::Instant;
-use leasehold_store::{HostExt, Purpose, PutOutcome, When};
+use leasehold_store::{HostExt, Object, Purpose, PutOutcome, When};
 use serde::Serialize;
-use std::future::IntoFuture;
-use std::time::Duration;
-use tracing::Instrument;
 
-use crate::connect::Queue;
+use crate::connect::ObjectQueue;
+use crate::front::{Submit, Submitted};
 use crate::layout::Intent;
-use crate::operate::Operated;
 use crate::unique::{Reserved, UniqueKey};
 
-/// Number of concurrent submits of [`Queue::submit_many`].
-pub const SUBMITS_AT_ONCE: usize = 32;
-
-/// Result of a submit.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Submitted {
-    /// Id of the task.
-    pub id: TaskId,
-    /// False if a task with this idempotency key existed already.
-    pub is_new: bool,
-    /// Status of the existing task.
-    pub existing: Option<Status>,
-    /// True if the existing task was retried ([`UniqueKey::retry_failed`]).
-    pub is_retried: bool,
-}
-
-impl Submitted {
-    fn new(id: TaskId, is_new: bool) -> Self {
-        Self { id, is_new, existing: None, is_retried: false }
-    }
-}
-
-/// A task to be submitted: set its options, then await it.
-#[derive(Debug)]
-#[must_use = "nothing is submitted until this is awaited"]
-pub struct Submit<'a> {
-    queue: &'a Queue,
-    /// The first invalid option is reported when this is awaited, so that calls can be chained.
-    order: Result<NewTask>,
-    key: Option<UniqueKey>,
-}
-
-impl Submit<'_> {
-    /// Starts the task after a delay.
-    pub fn delay(self, delay: Duration) -> Self {
-        self.with(|order| order.start = Start::After(delay))
-    }
-
-    /// Starts the task at this time of the store.
-    pub fn at(self, at: StoreTime) -> Self {
-        self.with(|order| order.start = Start::At(at))
-    }
-
-    /// Submits the task only once under this idempotency key. Text is a key for the whole queue with a lifetime of a
-    /// day; use a [`UniqueKey`] for another scope or lifetime.
-    pub fn key(self, key: impl Into<UniqueKey>) -> Self {
-        Self { key: Some(key.into()), ..self }
-    }
-
-    /// Maximum number of attempts.
-    pub fn max_attempts(self, attempts: u32) -> Self {
-        self.with(|order| order.max_attempts = attempts)
-    }
-
-    /// Pauses between attempts.
-    pub fn retry_policy(self, policy: RetryPolicy) -> Self {
-        self.with(|order| order.retry_policy = policy)
-    }
-
-    /// Time limit of one run of the handler, rounded up to whole seconds.
-    pub fn timeout(self, timeout: Duration) -> Self {
-        let secs = timeout.as_secs().saturating_add(u64::from(timeout.subsec_nanos() > 0));
-        self.with(|order| order.timeout_secs = Some(secs))
-    }
-
-    /// Lets the task expire if it has not started within this time of its submission.
-    pub fn expires_in(self, after: Duration) -> Self {
-        self.with(|order| order.expires_in = Some(after))
-    }
-
-    /// Priority among the tasks of one minute, 0 to 9, 9 first. The default is 5.
-    pub fn priority(self, priority: u8) -> Self {
-        let prioritised = |order| Ok(NewTask { priority: Priority::new(priority)?, ..order });
-        Self { order: self.order.and_then(prioritised), ..self }
-    }
-
-    /// Adds a tag, by which tasks can be listed. Can be called several times.
-    pub fn tag(self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.with(|order| drop(order.tags.insert(name.into(), value.into())))
-    }
-
-    /// Fetches an artifact before the handler runs, which finds the file under this name. Can be called several
-    /// times.
-    pub fn artifact(self, name: &str, artifact: ArtifactId) -> Self {
-        let given = |mut order: NewTask| {
-            order.artifacts.insert(Name::checked("name of an artifact", name)?, artifact);
-            Ok(order)
-        };
-        Self { order: self.order.and_then(given), ..self }
-    }
-
-    fn with(mut self, change: impl FnOnce(&mut NewTask)) -> Self {
-        if let Ok(order) = &mut self.order {
-            change(order);
-        }
-        self
-    }
-}
-
-impl<'a> IntoFuture for Submit<'a> {
-    type Output = Result<Submitted>;
-    type IntoFuture = BoxFuture<'a, Result<Submitted>>;
-
-    /// Submits the task. Once this returns, it survives the crash of any process (promise P1).
-    fn into_future(self) -> Self::IntoFuture {
-        let submit = async move { self.queue.submit_as(self.order?, self.key).await };
-        Box::pin(submit.instrument(tracing::debug_span!("submit")))
-    }
-}
-
-impl Queue {
+impl ObjectQueue {
     /// Submits a task of this type. The input is any value that serializes to JSON.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> leasehold_core::Result<()> {
-    /// use leasehold_queue::Queue;
-    /// use serde_json::json;
-    /// use std::time::Duration;
-    ///
-    /// let queue = Queue::connect("memory://").await?;
-    /// let resize = || queue.submit("resize", json!({"url": "a.png"})).delay(Duration::from_secs(5)).key("img-1");
-    /// let submitted = resize().await?;
-    /// assert!(submitted.is_new);
-    /// assert_eq!(resize().await?.id, submitted.id);
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn submit(&self, task_type: &str, input: impl Serialize) -> Submit<'_> {
-        let input = serde_json::to_value(input)
-            .map_err(|error| Error::invalid("the input cannot be written as JSON").because(error));
-        let order = input.and_then(|input| NewTask::new(task_type, input));
-        Submit { queue: self, order, key: None }
+        Submit::new(self, task_type, input)
     }
 
     /// Submits a task from a complete [`NewTask`].
-    pub fn submit_task(&self, order: NewTask) -> Submit<'_> {
-        Submit { queue: self, order: Ok(order), key: None }
+    pub fn submit_task(&self, new_task: NewTask) -> Submit<'_> {
+        Submit::of(self, Ok(new_task))
     }
 
-    async fn submit_as(&self, mut order: NewTask, key: Option<UniqueKey>) -> Result<Submitted> {
-        let key = key.or_else(|| order.idempotency_key.take().map(UniqueKey::new));
-        order.idempotency_key = key.as_ref().map(|key| key.key.clone());
-        order.check(self.now()?.earliest)?;
+    pub(crate) async fn submit_once(&self, new_task: NewTask, key: Option<UniqueKey>) -> Result<Submitted> {
+        new_task.check(self.now()?.earliest)?;
         self.ensure_allowed(Intent::Change).await?;
         let started = self.client.host().instant();
         let fresh = TaskId::from_random(self.client.host().random_bits());
         let Some(key) = key else {
-            self.write_task(fresh, order, started, OwnId::Yes).await?;
+            self.write_task(fresh, new_task, started, IdVisibility::Private).await?;
             return Ok(Submitted::new(fresh, true));
         };
-        match self.reserve(&key, fresh, &order).await? {
+        match self.reserve(&key, fresh, &new_task).await? {
             Reserved::Ours => {
-                self.write_task(fresh, order, started, OwnId::No).await?;
+                self.write_task(fresh, new_task, started, IdVisibility::Shared).await?;
                 Ok(Submitted::new(fresh, true))
             }
             Reserved::Exists(id, status) => {
                 let is_dead = matches!(status, Status::Failed | Status::Expired);
                 // Rejected if another producer has retried it first, which has the same effect.
-                let is_retried =
-                    is_dead && key.retry_failed && matches!(self.retry(&id).await?, Operated::Done(_));
+                let is_retried = is_dead && key.retry_failed && self.retry(&id).await?.is_done();
                 Ok(Submitted { existing: Some(status), is_retried, ..Submitted::new(id, false) })
             }
             // Its producer may have died between the two writes, or may just be slow: the first to write creates the
             // task.
             Reserved::Unfinished(id) => {
-                let is_new = self.write_task(id, order, started, OwnId::No).await?;
+                let is_new = self.write_task(id, new_task, started, IdVisibility::Shared).await?;
                 Ok(Submitted::new(id, is_new))
             }
         }
     }
 
-    /// Submits many tasks concurrently. The results are in the order of the tasks.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> leasehold_core::Result<()> {
-    /// use futures::TryStreamExt;
-    /// use leasehold_queue::Queue;
-    ///
-    /// let queue = Queue::connect("memory://").await?;
-    /// let numbers = (0..100).map(|number| queue.submit("count", number).key(format!("number {number}")));
-    /// let submitted: Vec<_> = queue.submit_many(numbers).try_collect().await?;
-    /// assert_eq!(submitted.len(), 100);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn submit_many<'a>(
-        &'a self,
-        submits: impl IntoIterator<Item = Submit<'a>, IntoIter: Send + 'a>,
-    ) -> impl Stream<Item = Result<Submitted>> + Send + 'a {
-        let here = |submit| Submit { queue: self, ..submit }.into_future();
-        stream::iter(submits).map(here).buffered(SUBMITS_AT_ONCE)
-    }
-
     /// Writes the entry and the task; false if the task existed already. `started` is when this submit began.
-    async fn write_task(&self, id: TaskId, order: NewTask, started: Instant, own_id: OwnId) -> Result<bool> {
-        let task = order.submitted(id, self.shard_len().shard_of(&id), &self.act()?);
-        let called_for =
+    async fn write_task(
+        &self,
+        id: TaskId,
+        new_task: NewTask,
+        started: Instant,
+        visibility: IdVisibility,
+    ) -> Result<bool> {
+        let task = new_task.submitted(id, self.shard_len().shard_of(&id), &self.step_context()?);
+        let required =
             task.entry().ok_or_else(|| Error::new(Kind::Internal, "a new task has no index entry"))?;
         let inbox = self.inbox_for(&task).await;
         let entry = match &inbox {
-            Some(worker) => called_for.moved(IndexLocation::Inbox(worker.clone())),
-            None => called_for.clone(),
+            Some(worker) => required.at_location(IndexLocation::Inbox(worker.clone())),
+            None => required.clone(),
         };
         // If this fails the entry may exist, which is harmless without its task.
-        let put = self.put_entry(Purpose::Submit, &entry).await;
-        put.map_err(|error| not_submitted(&id, error))?;
+        self.put_entry(Purpose::Submit, &entry).await.map_err(|error| not_submitted(&id, error))?;
         let is_new = match self.put_task(&task, started).await {
             Ok(is_new) => is_new,
-            Err(NotPut::Surely(error)) => {
-                if own_id == OwnId::Yes {
+            Err(PutFailure::Definite(error)) => {
+                if visibility == IdVisibility::Private {
                     self.remove_entry(Purpose::Submit, &entry).await;
                 }
                 return Err(not_submitted(&id, error));
             }
-            Err(NotPut::Perhaps(error)) => return Err(error),
+            Err(PutFailure::Uncertain(error)) => return Err(error),
         };
         // A write that took longer than the layout can be trusted may have been applied at an outdated key.
-        self.still_agreed().await.map_err(|error| unknown(&task, error))?;
-        if self.has_slept(started) {
+        self.ensure_layout_current().await.map_err(|error| outcome_unknown(&task, error))?;
+        if self.was_suspended(started) {
             // The put took so long that the entry may have been removed meanwhile. It is written again before the
             // task counts as submitted.
-            let put = self.put_entry(Purpose::Submit, &called_for).await;
-            put.map_err(|error| unknown(&task, error))?;
+            self.put_entry(Purpose::Submit, &required)
+                .await
+                .map_err(|error| outcome_unknown(&task, error))?;
             self.ring(Purpose::Submit).await;
             return Ok(is_new);
         }
@@ -272,43 +114,44 @@ impl Queue {
         Ok(is_new)
     }
 
-    async fn put_task(&self, task: &Task, started: Instant) -> Result<bool, NotPut> {
+    async fn put_task(&self, task: &Task, started: Instant) -> Result<bool, PutFailure> {
         let key = self.task_key(&task.id);
         let body = Bytes::from(record::write(task));
         let write_id = task.write_id.clone();
-        let ours = |found: &[u8]| moved::has_write(&key, found, &write_id);
-        if self.has_slept(started) {
+        let ours = |found: &[u8]| forwarding::has_write(&key, found, &write_id);
+        if self.was_suspended(started) {
             let error = Error::new(Kind::Unavailable, "this process was suspended during the submit");
-            return self.fence_own(task, &key, &ours, error).await.map_err(NotPut::Perhaps);
+            return self.fence_own(task, &key, &ours, error).await.map_err(PutFailure::Uncertain);
         }
         let mut in_doubt = false;
         loop {
             if let Err(error) = self.ensure_allowed(Intent::Change).await {
                 return Err(if in_doubt {
-                    NotPut::Perhaps(unknown(task, error))
+                    PutFailure::Uncertain(outcome_unknown(task, error))
                 } else {
-                    NotPut::Surely(error)
+                    PutFailure::Definite(error)
                 });
             }
             let put = self.client.put_if(Purpose::Submit, &key, body.clone(), &When::Absent, &ours).await;
             match put {
-                Ok(PutOutcome::Written(_) | PutOutcome::Overtaken(_)) => return Ok(true),
+                Ok(PutOutcome::Written(_) | PutOutcome::Superseded(_)) => return Ok(true),
                 Ok(PutOutcome::Lost(found)) => {
-                    let found = found.as_ref().map(|o| &o.body[..]);
-                    return stands_already(&key, found).map_err(NotPut::Perhaps);
+                    return accept_existing(&key, found).map_err(PutFailure::Uncertain);
                 }
                 // Once an earlier attempt may still be applied, a later definite failure does not make the outcome
                 // known.
                 Err(error) if !in_doubt && !error.outcome_is_unknown() => {
                     // An internal error may have happened after the write.
-                    let is_sure = error.kind() != Kind::Internal;
-                    return Err(if is_sure { NotPut::Surely(error) } else { NotPut::Perhaps(error) });
+                    let is_uncertain = error.kind() == Kind::Internal;
+                    return Err(if is_uncertain { PutFailure::Uncertain } else { PutFailure::Definite }(
+                        error,
+                    ));
                 }
                 Err(error) => {
                     in_doubt = true;
                     let tried = self.client.host().instant().since(started);
                     if tried >= self.config.submit_wait || error.kind() != Kind::Unavailable {
-                        return self.fence_own(task, &key, &ours, error).await.map_err(NotPut::Perhaps);
+                        return self.fence_own(task, &key, &ours, error).await.map_err(PutFailure::Uncertain);
                     }
                 }
             }
@@ -318,7 +161,7 @@ impl Queue {
     /// True if so much time has passed since `started` that other clients may have given up this submit: removed its
     /// entry, put a tombstone at its id, or even purged that. The boot clock includes the time in which a machine was
     /// suspended.
-    pub(crate) fn has_slept(&self, started: Instant) -> bool {
+    pub(crate) fn was_suspended(&self, started: Instant) -> bool {
         self.client.host().instant().since(started) > self.config.ahead_grace
     }
 
@@ -330,58 +173,59 @@ impl Queue {
         ours: leasehold_store::client::IsOurWrite<'_>,
         error: Error,
     ) -> Result<bool> {
-        self.ensure_allowed(Intent::Change).await.map_err(|error| unknown(task, error))?;
-        let tombstone = Task::tombstone(task.id, task.shard.clone(), "submit abandoned", &self.act()?);
+        self.ensure_allowed(Intent::Change).await.map_err(|error| outcome_unknown(task, error))?;
+        let tombstone =
+            Task::tombstone(task.id, task.shard.clone(), "submit abandoned", &self.step_context()?);
         let body = Bytes::from(record::write(&tombstone));
         match self.client.put(Purpose::Submit, key, body, &When::Absent).await {
-            Ok(PutOutcome::Written(_) | PutOutcome::Overtaken(_)) => {
+            Ok(PutOutcome::Written(_) | PutOutcome::Superseded(_)) => {
                 // A tombstone that took so long may be at an outdated key, where it does not fence this id.
-                self.still_agreed().await.map_err(|error| unknown(task, error))?;
+                self.ensure_layout_current().await.map_err(|error| outcome_unknown(task, error))?;
                 Err(Error::new(Kind::Unavailable, format!("task {} was not submitted", task.id))
                     .because(error))
             }
             Ok(PutOutcome::Lost(Some(object))) if ours(&object.body) => Ok(true),
-            Ok(PutOutcome::Lost(found)) => stands_already(key, found.as_ref().map(|o| &o.body[..])),
-            Err(error) => Err(unknown(task, error)),
+            Ok(PutOutcome::Lost(found)) => accept_existing(key, found),
+            Err(error) => Err(outcome_unknown(task, error)),
         }
     }
 }
 
 /// Visibility of the id of a task that is being submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OwnId {
+enum IdVisibility {
     /// Private to this submit: the id is random and was not shared. If no attempt has an unknown outcome, the record
     /// will never be written, because no other client writes it. Its entry can then never become valid, and is
     /// removed without a fence.
-    Yes,
+    Private,
     /// Shared with other producers through the idempotency key: one may be completing the same task, with the same
     /// entry.
-    No,
+    Shared,
 }
 
 /// Failure to write the record of a task.
-enum NotPut {
+enum PutFailure {
     /// Definitely not written, now or later.
-    Surely(Error),
+    Definite(Error),
     /// Possibly written, or another object has the key: see the error.
-    Perhaps(Error),
+    Uncertain(Error),
 }
 
 fn not_submitted(id: &TaskId, error: Error) -> Error {
     let mapped = Error::new(error.kind(), format!("task {id} was not submitted: {error}"));
-    let mapped = if let Some(matter) = error.matter() { mapped.about(matter) } else { mapped };
+    let mapped = if let Some(reason) = error.reason() { mapped.with_reason(reason) } else { mapped };
     mapped.because(error)
 }
 
-fn unknown(task: &Task, error: Error) -> Error {
+fn outcome_unknown(task: &Task, error: Error) -> Error {
     let message = format!("outcome unknown: task {} may or may not run", task.id);
     Error::new(Kind::Unavailable, message).with_unknown_outcome().because(error)
 }
 
 /// Handles an existing object at the id: the task, written by a producer with the same key, or a tombstone.
-fn stands_already(key: &str, found: Option<&[u8]>) -> Result<bool> {
-    let (Stored::Task(task) | Stored::Moved(ForwardingMarker { task })) =
-        moved::read(key, found.unwrap_or_default())?;
+fn accept_existing(key: &str, found: Option<Object>) -> Result<bool> {
+    let body = found.map(|object| object.body).unwrap_or_default();
+    let (Stored::Task(task) | Stored::Moved(ForwardingMarker { task })) = forwarding::read(key, &body)?;
     if task.is_tombstone() {
         let message = format!("submit of task {} took too long and was abandoned; submit again", task.id);
         return Err(Error::new(Kind::Lost, message));

@@ -16,12 +16,12 @@
 
 use leasehold_core::{Entry, Error, Event, Kind, Result, State, Status, StoreTime, Task};
 use leasehold_store::Purpose;
-use leasehold_store::mutant::{Rule, breaks};
+use leasehold_store::mutant::breaks;
 
-use crate::connect::Queue;
+use crate::connect::ObjectQueue;
 use crate::discover::IndexHit;
 use crate::layout::Intent;
-use crate::tasks::{Loaded, Transition};
+use crate::tasks::{ChangeFrom, IndexUpdate, TaskSnapshot, Transition};
 
 /// Outcome of the cleanup of one entry.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub enum Swept {
     Corrupt(Error),
 }
 
-impl Queue {
+impl ObjectQueue {
     /// Checks one entry of either index against its task, and removes it or changes the task if the rules allow it.
     pub async fn sweep(&self, found: &IndexHit) -> Result<Swept> {
         let entry = &found.entry;
@@ -51,12 +51,12 @@ impl Queue {
             Err(error) => return Err(error),
         };
         match loaded {
-            Some(loaded) if entry.rev <= loaded.task.rev => self.sweep_met(found, loaded).await,
+            Some(loaded) if entry.rev <= loaded.task.rev => self.sweep_not_ahead(found, loaded).await,
             ahead => self.sweep_ahead(found, ahead).await,
         }
     }
 
-    async fn sweep_met(&self, found: &IndexHit, loaded: Loaded) -> Result<Swept> {
+    async fn sweep_not_ahead(&self, found: &IndexHit, loaded: TaskSnapshot) -> Result<Swept> {
         let entry = &found.entry;
         let event = match &loaded.task.state {
             State::Running(claim) if self.now()?.is_past(claim.expires_at) => Some(Event::TimeOut),
@@ -68,14 +68,13 @@ impl Queue {
             _ => None,
         };
         if let Some(event) = event {
-            let moved = self.change_loaded(Purpose::Sweep, &loaded, &event, &self.config.by).await?;
-            if let Transition::Done(moved) = moved {
-                return Ok(Swept::Moved(Box::new(moved.task)));
-            }
-            return Ok(Swept::Fine);
+            return Ok(match self.change_stale(&loaded, &event).await? {
+                Transition::Done(moved) => Swept::Moved(Box::new(moved.task)),
+                _ => Swept::Fine,
+            });
         }
-        let called_for = loaded.task.entry();
-        if called_for.as_ref() == Some(entry) || is_pointer_to(entry, &loaded.task) {
+        let required = loaded.task.entry();
+        if required.as_ref() == Some(entry) || is_pointer_to(entry, &loaded.task) {
             return Ok(match &loaded.task.state {
                 State::Running(claim) => Swept::Held(claim.expires_at),
                 _ => Swept::Fine,
@@ -90,24 +89,24 @@ impl Queue {
                 _ => Swept::Later(left_at),
             });
         }
-        self.cover_then_remove(called_for.as_ref(), entry).await?;
+        self.cover_then_remove(required.as_ref(), entry).await?;
         Ok(Swept::Removed)
     }
 
-    pub(crate) async fn cover_then_remove(&self, called_for: Option<&Entry>, met: &Entry) -> Result<()> {
-        if let Some(called_for) = called_for.filter(|_| !breaks(Rule::NoCover)) {
-            self.put_entry(Purpose::Sweep, called_for).await?;
+    pub(crate) async fn cover_then_remove(&self, required: Option<&Entry>, existing: &Entry) -> Result<()> {
+        if let Some(required) = required.filter(|_| !breaks("no-cover")) {
+            self.put_entry(Purpose::Sweep, required).await?;
         }
-        self.remove_entry(Purpose::Sweep, met).await;
+        self.remove_entry(Purpose::Sweep, existing).await;
         Ok(())
     }
 
-    async fn sweep_ahead(&self, found: &IndexHit, loaded: Option<Loaded>) -> Result<Swept> {
+    async fn sweep_ahead(&self, found: &IndexHit, loaded: Option<TaskSnapshot>) -> Result<Swept> {
         let until = found.written_at.plus(self.config.ahead_grace);
         if !self.now()?.is_past(until) {
             return Ok(Swept::Later(until));
         }
-        if self.is_for_the_migration(&found.entry) {
+        if self.belongs_to_migration(&found.entry) {
             return Ok(Swept::Later(self.now()?.latest_known().plus(self.config.ahead_grace)));
         }
         let is_fenced = match loaded {
@@ -115,9 +114,7 @@ impl Queue {
             // Only a task that existed has entries of later revisions: it was purged.
             None => true,
             Some(loaded) if loaded.task.status().is_final() => {
-                let moved =
-                    self.change_loaded(Purpose::Sweep, &loaded, &Event::Fence, &self.config.by).await?;
-                matches!(moved, Transition::Done(_))
+                matches!(self.change_stale(&loaded, &Event::Fence).await?, Transition::Done(_))
             }
             Some(_) => false,
         };
@@ -127,13 +124,16 @@ impl Queue {
         self.remove_entry(Purpose::Sweep, &found.entry).await;
         Ok(Swept::Removed)
     }
-}
 
-impl Queue {
+    async fn change_stale(&self, loaded: &TaskSnapshot, event: &Event) -> Result<Transition> {
+        let from = ChangeFrom::Read(loaded);
+        self.change(Purpose::Sweep, from, event, &self.config.by, IndexUpdate::Change).await
+    }
+
     /// True if an entry belongs to the old or new layout of a migration. Its task may be stored there, too, where a
     /// tombstone by the current layout does not fence it.
-    pub(crate) fn is_for_the_migration(&self, entry: &Entry) -> bool {
-        !entry.has_shard_of(self.shard_len()) && self.layout.known().agreement.is_between()
+    pub(crate) fn belongs_to_migration(&self, entry: &Entry) -> bool {
+        !entry.has_shard_len(self.shard_len()) && self.layout.known().meta.is_migrating_or_unswept()
     }
 }
 
@@ -141,12 +141,4 @@ impl Queue {
 /// requires.
 pub(crate) fn is_pointer_to(entry: &Entry, task: &Task) -> bool {
     entry.shard().is_none() && entry.rev == task.rev && task.status() == Status::Pending
-}
-
-impl Swept {
-    /// True if the task is pending again, for another attempt.
-    #[must_use]
-    pub fn is_requeued(&self) -> bool {
-        matches!(self, Swept::Moved(task) if task.status() == Status::Pending)
-    }
 }

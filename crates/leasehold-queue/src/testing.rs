@@ -1,8 +1,8 @@
 //! Conformance suite for leases, which runs over any store and any variant of the protocol.
 
+mod faulty_store;
 pub mod leases;
-mod mishap;
-mod still_host;
+mod manual_clock_host;
 
-pub use mishap::{Luck, Mishap};
-pub use still_host::StillHost;
+pub use faulty_store::{FaultyStore, PutFault};
+pub use manual_clock_host::ManualClockHost;

@@ -10,7 +10,7 @@
 
 use bytes::Bytes;
 use leasehold_core::limits::PLAN_AHEAD_MAX;
-use leasehold_core::unread::why_corrupt;
+use leasehold_core::oversize::corrupt_reason;
 use leasehold_core::{
     Error, HexName, Kind, NewTask, Now, Reason, Result, Status, StoreTime, Task, TaskId, TaskType, keys,
     record,
@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::connect::Queue;
+use crate::connect::ObjectQueue;
 use crate::layout::Intent;
 
 /// Newest format that this program reads and writes.
@@ -112,21 +112,32 @@ pub(crate) enum Reserved {
     Unfinished(TaskId),
 }
 
-impl Queue {
+impl ObjectQueue {
     /// Reserves the key for `fresh`, or finds the task that has it.
-    pub(crate) async fn reserve(&self, key: &UniqueKey, fresh: TaskId, order: &NewTask) -> Result<Reserved> {
+    pub(crate) async fn reserve(
+        &self,
+        key: &UniqueKey,
+        fresh: TaskId,
+        new_task: &NewTask,
+    ) -> Result<Reserved> {
         if key.lifetime < LIFETIME_MIN {
-            return Err(Error::invalid("the lifetime of an idempotency key must be at least 1 hour"));
+            return Err(Error::invalid(format!(
+                "key lifetime must be at least 1 hour, got {:?}",
+                key.lifetime
+            )));
         }
         if key.lifetime > PLAN_AHEAD_MAX {
-            return Err(Error::invalid("the lifetime of an idempotency key must be at most 10 years"));
+            return Err(Error::invalid(format!(
+                "key lifetime must be at most 10 years, got {:?}",
+                key.lifetime
+            )));
         }
-        let path = keys::unique(&key.hash(&order.task_type));
-        let input = canonical(&order.input).to_string();
+        let path = keys::unique(&key.hash(&new_task.task_type));
+        let input = canonical(&new_task.input).to_string();
         let record = KeyRecord {
             format: FORMAT,
             task_id: fresh,
-            task_type: order.task_type.clone(),
+            task_type: new_task.task_type.clone(),
             input_hash: blake3::hash(input.as_bytes()).to_hex().to_string(),
             expires_at: self.now()?.latest_known().plus(key.lifetime),
             removed_at: None,
@@ -135,9 +146,9 @@ impl Queue {
         };
         let mut when = When::Absent;
         loop {
-            let body = Bytes::from(written(&record)?);
+            let body = Bytes::from(serialize(&record)?);
             match self.client.put(Purpose::Submit, &path, body, &when).await? {
-                PutOutcome::Written(_) | PutOutcome::Overtaken(_) => return Ok(Reserved::Ours),
+                PutOutcome::Written(_) | PutOutcome::Superseded(_) => return Ok(Reserved::Ours),
                 PutOutcome::Lost(None) => when = When::Absent,
                 PutOutcome::Lost(Some(object)) => match self.reserved_by(key, &path, &object, &record).await?
                 {
@@ -176,7 +187,7 @@ impl Queue {
                 "idempotency key `{}` belongs to task {} with another type or input",
                 key.key, found.task_id
             ))
-            .about(Reason::Conflict));
+            .with_reason(Reason::Conflict));
         }
         Ok(match self.load(Purpose::Submit, &found.task_id).await? {
             None => Some(Reserved::Unfinished(found.task_id)),
@@ -190,7 +201,7 @@ impl Queue {
     pub(crate) async fn fence_task(&self, id: &TaskId) -> Result<bool> {
         self.ensure_allowed(Intent::Change).await?;
         let shard = self.shard_len().shard_of(id);
-        let tombstone = Task::tombstone(*id, shard, "submit abandoned", &self.act()?);
+        let tombstone = Task::tombstone(*id, shard, "submit abandoned", &self.step_context()?);
         let body = Bytes::from(record::write(&tombstone));
         let put = self.client.put(Purpose::Sweep, &self.task_key(id), body, &When::Absent).await?;
         Ok(matches!(put, PutOutcome::Written(_)))
@@ -209,7 +220,7 @@ impl Queue {
             write_id: self.client.write_id(),
             unknown: Map::new(),
         };
-        written(&record).map(Bytes::from)
+        serialize(&record).map(Bytes::from)
     }
 
     /// Removes an expired idempotency record: a tombstone at its task id, a mark in the record, then one delete that
@@ -232,7 +243,7 @@ impl Queue {
             let removed_at = now.latest_known();
             record.removed_at = Some(removed_at);
             record.write_id = self.client.write_id();
-            Ok(Decision::write(written(&record)?, Some(removed_at)))
+            Ok(Decision::write(serialize(&record)?, Some(removed_at)))
         });
         let Some(removed_at) = marked.await?.result else { return Ok(false) };
         // The mark protects the record only for a while. A process that was suspended in between leaves the delete to
@@ -265,7 +276,7 @@ pub(crate) fn parsed(path: &str, body: &[u8]) -> Result<KeyRecord> {
     let corrupt =
         |why: String| Error::new(Kind::Corrupt, format!("`{path}` is not a valid idempotency record: {why}"));
     let record: KeyRecord =
-        serde_json::from_slice(body).map_err(|error| corrupt(why_corrupt(body, &error)))?;
+        serde_json::from_slice(body).map_err(|error| corrupt(corrupt_reason(body, &error)))?;
     if record.format > FORMAT {
         return Err(corrupt(format!("format {} is not supported, only up to {FORMAT}", record.format)));
     }
@@ -285,7 +296,7 @@ fn canonical(value: &Value) -> Value {
     }
 }
 
-fn written(record: &KeyRecord) -> Result<Vec<u8>> {
+fn serialize(record: &KeyRecord) -> Result<Vec<u8>> {
     serde_json::to_vec(record)
         .map_err(|error| Error::new(Kind::Internal, "failed to serialize idempotency record").because(error))
 }

@@ -41,24 +41,25 @@ impl PlayArgs {
     /// Converts the arguments to options of a scenario.
     #[must_use]
     pub fn options(&self) -> Options {
-        let cut = Omissions {
+        let omissions = Omissions {
             faults_for: self.faults_for.map(Duration::from_secs),
             only: self.only.clone().map(|Numbers(numbers)| numbers.into_iter().collect()),
             without: self.without.iter().cloned().collect(),
             tasks: self.tasks,
         };
         let faults = self.faults.clone().unwrap_or_else(|| self.scenario.faults());
-        Options { faults, cut, mutant: self.mutant, ..Options::default() }
+        Options { faults, omissions, mutant: self.mutant, ..Options::default() }
     }
 }
 
 fn scenario(name: &str) -> Result<Scenario, String> {
     let known = Scenario::ALL.map(Scenario::name).join(", ");
-    Scenario::named(name).ok_or_else(|| format!("unknown scenario `{name}`; use one of: {known}"))
+    Scenario::from_name(name).ok_or_else(|| format!("unknown scenario `{name}`; use one of: {known}"))
 }
 
 fn mutant(name: &str) -> Result<Mutant, String> {
-    Mutant::named(name).ok_or_else(|| format!("unknown mutant `{name}`; docs/protocol/mutants.md lists all"))
+    Mutant::from_name(name)
+        .ok_or_else(|| format!("unknown mutant `{name}`; docs/protocol/mutants.md lists all"))
 }
 
 fn numbers(text: &str) -> Result<Numbers, String> {

@@ -108,8 +108,8 @@ impl SimBucket {
     }
 
     /// Calls a function with all objects, without a copy.
-    pub fn look<R>(&self, look: impl FnOnce(&BucketObjects) -> R) -> R {
-        look(&self.state().objects)
+    pub fn with_objects<R>(&self, read: impl FnOnce(&BucketObjects) -> R) -> R {
+        read(&self.state().objects)
     }
 
     /// Returns the changes since the last call.

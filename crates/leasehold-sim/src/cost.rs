@@ -7,7 +7,7 @@
 //! provider would.
 
 use leasehold_core::{Error, NewTask, Result, ShardLen, keys};
-use leasehold_queue::{DirectDispatch, Queue, QueueConfig};
+use leasehold_queue::{DirectDispatch, ObjectQueue, QueueConfig};
 use leasehold_store::{Client, Host, List, Prices, Purpose, SystemHost, Verb};
 use leasehold_worker::{Context, InboxLease, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::Value;
@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::chance::SimRandom;
 use crate::faults::Faults;
+use crate::random::SimRandom;
 use crate::world::World;
 
 /// Number of producers.
@@ -25,7 +25,7 @@ const PRODUCERS: u64 = 4;
 /// Time to wait after the end for tasks that still run.
 const REST: Duration = Duration::from_mins(10);
 const SETTLE: Duration = Duration::from_secs(10);
-/// Time that workers need to take their names.
+/// Time that workers need to take the leases on their ids.
 const HEAD_START: Duration = Duration::from_secs(5);
 
 /// Way in which workers find tasks.
@@ -41,23 +41,12 @@ pub enum Mode {
 
 impl Mode {
     /// Returns the mode with this name.
-    pub fn named(name: &str) -> Result<Self> {
+    pub fn from_name(name: &str) -> Result<Self> {
         match name {
             "shared" => Ok(Self::Shared),
-            "leased" => Ok(Self::Leased),
+            "shard-leasing" | "leased" => Ok(Self::Leased),
             "direct" => Ok(Self::Direct),
-            _ => Err(Error::invalid(format!("unknown mode `{name}`; use shared, leased or direct"))),
-        }
-    }
-
-    /// Estimate in US dollars for a month with 50 workers and 100,000 tasks a day on AWS, made before the
-    /// implementation.
-    #[must_use]
-    pub fn estimate(self) -> f64 {
-        match self {
-            Self::Shared => 56.0,
-            Self::Leased => 77.0,
-            Self::Direct => 1_630.0,
+            _ => Err(Error::invalid(format!("unknown mode `{name}`; use shared, shard-leasing or direct"))),
         }
     }
 }
@@ -81,7 +70,7 @@ pub struct Workload {
 
 /// Counted requests.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Bill {
+pub struct CostReport {
     /// Requests by purpose and verb.
     pub requests: BTreeMap<(Purpose, Verb), u64>,
     /// Number of completed tasks.
@@ -92,7 +81,7 @@ pub struct Bill {
     pub steps: u64,
 }
 
-impl Bill {
+impl CostReport {
     /// Returns the number of requests with a verb.
     #[must_use]
     pub fn verb(&self, verb: Verb) -> u64 {
@@ -139,9 +128,9 @@ impl Workload {
     }
 
     /// Simulates the workload. Calls `progress` with the number of completed tasks.
-    pub fn play(&self, seed: u64, mut progress: impl FnMut(u64)) -> Result<Bill> {
+    pub fn play(&self, seed: u64, mut progress: impl FnMut(u64)) -> Result<CostReport> {
         self.check()?;
-        let mut world = World::new(seed, Faults::none()).called("cost");
+        let mut world = World::new(seed, Faults::none()).with_scenario("cost");
         world.trace().silence();
         let (done, mut clients) = (Arc::new(AtomicU64::new(0)), Vec::new());
         for number in 0..self.workers {
@@ -167,12 +156,12 @@ impl Workload {
         // Results of the last handlers are still to be recorded.
         world.run_for(SETTLE).map_err(failed)?;
         let days = world.now().as_secs_f64() / 86_400.0;
-        Ok(Bill { requests: counted(&clients), tasks: done.load(Relaxed), days, steps: world.steps() })
+        Ok(CostReport { requests: counted(&clients), tasks: done.load(Relaxed), days, steps: world.steps() })
     }
 
     /// Runs the workload in real time on a real store, with a client per process. Tasks are submitted at the
     /// same moments as in [`Workload::play`] with this seed.
-    pub async fn play_really(&self, seed: u64, open: impl Fn() -> Result<Client>) -> Result<Bill> {
+    pub async fn run_on_store(&self, seed: u64, open: impl Fn() -> Result<Client>) -> Result<CostReport> {
         self.check()?;
         let host: Arc<dyn Host> = Arc::new(SystemHost);
         let began = host.instant();
@@ -189,7 +178,7 @@ impl Workload {
             ))));
         }
         if self.mode == Mode::Direct {
-            self.see_inboxes(&open()?).await?;
+            self.wait_for_inboxes(&open()?).await?;
         }
         for moments in self.moments(seed) {
             clients.push(open()?);
@@ -208,12 +197,12 @@ impl Workload {
         host.sleep(SETTLE).await;
         let days = host.instant().since(began).as_secs_f64() / 86_400.0;
         drop(running);
-        Ok(Bill { requests: counted(&clients), tasks: done.load(Relaxed), days, steps: 0 })
+        Ok(CostReport { requests: counted(&clients), tasks: done.load(Relaxed), days, steps: 0 })
     }
 
     /// Waits until every worker has its inbox, which on a busy machine takes longer than the producers' head
     /// start. These requests are not counted.
-    async fn see_inboxes(&self, client: &Client) -> Result<()> {
+    async fn wait_for_inboxes(&self, client: &Client) -> Result<()> {
         let list = List::all(keys::WORKERS);
         loop {
             let page = client.list(Purpose::Admin, &list).await?;
@@ -227,11 +216,11 @@ impl Workload {
 
     /// Draws the moments at which each producer submits.
     fn moments(&self, seed: u64) -> Vec<Vec<Duration>> {
-        let mut chance = SimRandom::derived(seed, "moments");
+        let mut rng = SimRandom::derived(seed, "moments");
         let of_one = |number| {
             let tasks = self.tasks() / PRODUCERS + u64::from(number < self.tasks() % PRODUCERS);
             let mut moments: Vec<_> =
-                (0..tasks).map(|_| chance.between(Duration::ZERO, self.duration())).collect();
+                (0..tasks).map(|_| rng.between(Duration::ZERO, self.duration())).collect();
             moments.sort_unstable();
             moments
         };
@@ -249,11 +238,11 @@ fn counted(clients: &[Client]) -> BTreeMap<(Purpose, Verb), u64> {
     requests
 }
 
-async fn connect(workload: &Workload, client: Client) -> Queue {
+async fn connect(workload: &Workload, client: Client) -> ObjectQueue {
     let direct = (workload.mode == Mode::Direct).then(DirectDispatch::default);
     let config =
         QueueConfig { shard_prefix_len: workload.shard_len.digits(), direct, ..QueueConfig::default() };
-    Queue::with_config(client, config).await.expect("no faults are injected")
+    ObjectQueue::with_config(client, config).await.expect("no faults are injected")
 }
 
 async fn produce(workload: Workload, moments: Vec<Duration>, host: Arc<dyn Host>, client: Client) {
@@ -294,7 +283,7 @@ async fn work(workload: Workload, number: u64, host: Arc<dyn Host>, client: Clie
 mod tests {
     use super::*;
 
-    fn small(mode: Mode) -> Bill {
+    fn small(mode: Mode) -> CostReport {
         let workload = Workload {
             workers: 5,
             tasks_per_day: 24_000,
@@ -306,24 +295,24 @@ mod tests {
         workload.play(1, |_| {}).unwrap()
     }
 
-    fn count(bill: &Bill, purpose: Purpose, verb: Verb) -> u64 {
-        bill.requests.get(&(purpose, verb)).copied().unwrap_or(0)
+    fn count(report: &CostReport, purpose: Purpose, verb: Verb) -> u64 {
+        report.requests.get(&(purpose, verb)).copied().unwrap_or(0)
     }
 
     #[test]
-    fn an_hour_of_a_thousand_tasks_costs_what_the_protocol_says() {
+    fn an_hour_of_a_thousand_tasks_makes_the_requests_of_the_table_in_the_protocol() {
         for (mode, claim_puts) in [(Mode::Shared, 2), (Mode::Leased, 1), (Mode::Direct, 1)] {
-            let bill = small(mode);
-            assert_eq!(bill.tasks, 1_000);
-            let rings = count(&bill, Purpose::Submit, Verb::Put) - 2 * bill.tasks;
-            assert!(rings <= bill.tasks, "{mode:?}: {rings} rings");
-            let claims = count(&bill, Purpose::Claim, Verb::Put);
+            let report = small(mode);
+            assert_eq!(report.tasks, 1_000);
+            let rings = count(&report, Purpose::Submit, Verb::Put) - 2 * report.tasks;
+            assert!(rings <= report.tasks, "{mode:?}: {rings} rings");
+            let claims = count(&report, Purpose::Claim, Verb::Put);
             // Workers that try to claim the same task lose a put and read once more.
             assert!(
                 (1_000 * claim_puts..1_200 * claim_puts).contains(&claims),
                 "{mode:?}: {claims} puts to claim"
             );
-            assert_eq!(count(&bill, Purpose::Settle, Verb::Put), 1_000, "{mode:?}");
+            assert_eq!(count(&report, Purpose::Settle, Verb::Put), 1_000, "{mode:?}");
         }
     }
 

@@ -4,10 +4,10 @@
 //! share all shards or lease some; two of those with inboxes use one name. Handlers are slow, so that inboxes
 //! fill up, and all processes are killed, paused and stalled, also while they empty the inbox of another
 //! worker. After every step no two processes may trust one inbox. After faults have stopped, every
-//! acknowledged task must be completed once, and no pointer may be left.
+//! acknowledged task must be completed once, and no entry may be left.
 
 use leasehold_core::{Error, Kind, NewTask};
-use leasehold_queue::{DirectDispatch, Queue, QueueConfig, Selection};
+use leasehold_queue::{DirectDispatch, ObjectQueue, QueueConfig, Selection};
 use leasehold_store::{Client, Host, HostExt};
 use leasehold_worker::{
     Context, InboxLease, Monitor, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions,
@@ -27,14 +27,14 @@ use crate::trace::Trace;
 use crate::world::World;
 
 /// Workers, and how they find tasks.
-const WORKERS: [(&str, &str, Kindred); 5] = [
-    ("m1", "d1", Kindred::Direct),
-    ("m2", "d1", Kindred::Direct),
-    ("m3", "d2", Kindred::Direct),
-    ("m4", "s1", Kindred::Shared),
-    ("m5", "l1", Kindred::Leased),
+const WORKERS: [(&str, &str, WorkerKind); 5] = [
+    ("m1", "d1", WorkerKind::Direct),
+    ("m2", "d1", WorkerKind::Direct),
+    ("m3", "d2", WorkerKind::Direct),
+    ("m4", "s1", WorkerKind::Shared),
+    ("m5", "l1", WorkerKind::Leased),
 ];
-/// Name of a worker that leaves for good, drained or not: other workers must empty its inbox.
+/// Worker that leaves permanently, drained or not: other workers must empty its inbox.
 const LEAVES: &str = "d2";
 const PRODUCERS: u64 = 2;
 const TASKS_MAX: u64 = 60;
@@ -47,7 +47,7 @@ const REST_WITHIN: Duration = Duration::from_hours(8);
 const LATE_WITHIN: Duration = Duration::from_mins(62);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kindred {
+enum WorkerKind {
     Direct,
     Shared,
     Leased,
@@ -55,37 +55,37 @@ enum Kindred {
 
 /// Plays the scenario. The summary counts tasks.
 pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
-    let mut chance = world.chance("direct");
-    let watch = Watch::new(world);
-    let watching = watch.clone();
-    world.check(move |change, _| watching.changed(change));
+    let mut rng = world.rng("direct");
+    let checker = InboxChecker::new(world);
+    let checking = checker.clone();
+    world.check(move |change, _| checking.changed(change));
     world.stop_faults_at(FAULTS_FOR);
-    let discovery_ttl = chance.between(Duration::ZERO, Duration::from_mins(3));
-    let direct = DirectDispatch { discovery_ttl, selection: SELECTIONS[chance.index(SELECTIONS.len())] };
+    let discovery_ttl = rng.between(Duration::ZERO, Duration::from_mins(3));
+    let direct = DirectDispatch { discovery_ttl, selection: SELECTIONS[rng.index(SELECTIONS.len())] };
     for number in 0..PRODUCERS {
-        let (tasks, name) = (10 + chance.below(TASKS_MAX), format!("p{}", number + 1));
-        watch.seen().producing += tasks;
-        let part = Producer {
+        let (tasks, name) = (10 + rng.below(TASKS_MAX), format!("p{}", number + 1));
+        checker.observed().producing += tasks;
+        let producer = Producer {
             number,
             left: Arc::new(Mutex::new((tasks, false))),
             direct: direct.clone(),
-            watch: watch.clone(),
+            checker: checker.clone(),
         };
-        world.actor(&name, move |host, client| Box::pin(part.clone().play(host, client)));
+        world.actor(&name, move |host, client| Box::pin(producer.clone().play(host, client)));
     }
-    for (machine, name, kindred) in WORKERS {
-        let watch = watch.clone();
-        world.actor(machine, move |host, client| Box::pin(work(watch.clone(), name, kindred, host, client)));
+    for (machine, name, kind) in WORKERS {
+        let checker = checker.clone();
+        world.actor(machine, move |host, client| Box::pin(work(checker.clone(), name, kind, host, client)));
     }
     let executor = world.executor().clone();
     let is_at_rest = || {
-        watch.alarm.check(watch.look());
-        executor.now() > FAULTS_FOR && watch.is_at_rest()
+        checker.alarm.check(checker.check_trust());
+        executor.now() > FAULTS_FOR && checker.is_at_rest()
     };
     world.run_until(is_at_rest, FAULTS_FOR + REST_WITHIN)?;
     world.run_for(LATE_WITHIN)?;
-    world.run_until(|| watch.is_at_rest(), REST_WITHIN)?;
-    watch.sum_up(&world.objects()).map_err(|message| world.failed(message))
+    world.run_until(|| checker.is_at_rest(), REST_WITHIN)?;
+    checker.summary(&world.objects()).map_err(|message| world.failed(message))
 }
 
 /// Remaining submits of one producer. A restarted producer continues where the last one was.
@@ -95,16 +95,16 @@ struct Producer {
     /// Number of submits, and whether one was begun whose outcome is not yet known.
     left: Arc<Mutex<(u64, bool)>>,
     direct: DirectDispatch,
-    watch: Watch,
+    checker: InboxChecker,
 }
 
 impl Producer {
     async fn play(self, host: Arc<SimHost>, client: Client) {
         if std::mem::take(&mut lock(&self.left).1) {
-            self.watch.seen().producing -= 1;
+            self.checker.observed().producing -= 1;
         }
         let config = QueueConfig { direct: Some(self.direct.clone()), ..QueueConfig::default() };
-        let queue = self.watch.connect(&host, client, config).await;
+        let queue = self.checker.connect(&host, client, config).await;
         loop {
             host.sleep(host.random_below(Duration::from_secs(8))).await;
             {
@@ -117,18 +117,24 @@ impl Producer {
             let answer =
                 queue.submit_task(NewTask::new("t", self.number.into()).expect("the name is valid")).await;
             lock(&self.left).1 = false;
-            let mut seen = self.watch.seen();
-            seen.producing -= 1;
-            seen.acknowledged.extend(answer.ok().map(|submitted| submitted.id.to_string()));
+            let mut observed = self.checker.observed();
+            observed.producing -= 1;
+            observed.acknowledged.extend(answer.ok().map(|submitted| submitted.id.to_string()));
         }
     }
 }
 
-async fn work(watch: Watch, name: &'static str, kindred: Kindred, host: Arc<SimHost>, client: Client) {
-    let queue = watch.connect(&host, client, QueueConfig::default()).await;
+async fn work(
+    checker: InboxChecker,
+    name: &'static str,
+    kind: WorkerKind,
+    host: Arc<SimHost>,
+    client: Client,
+) {
+    let queue = checker.connect(&host, client, QueueConfig::default()).await;
     loop {
         let shutdown = Shutdown::default();
-        let is_calm = watch.executor.now() > FAULTS_FOR;
+        let is_calm = checker.executor.now() > FAULTS_FOR;
         if is_calm && name == LEAVES {
             return;
         }
@@ -139,30 +145,30 @@ async fn work(watch: Watch, name: &'static str, kindred: Kindred, host: Arc<SimH
                 stop.drain();
             }))
         });
-        let ran = run(&watch, &queue, name, kindred, &host, shutdown).await;
+        let ran = run(&checker, &queue, name, kind, &host, shutdown).await;
         drop(stopping);
-        watch.seen().workers.remove(&host.process());
+        checker.observed().workers.remove(&host.process());
         match ran {
             Ok(()) => {}
             // Another worker holds the name, or took it over.
-            Err(error) if kindred == Kindred::Direct && is_about_names(&error) => {
-                watch.note(&host, &format!("failed to take its name: {error}"));
+            Err(error) if kind == WorkerKind::Direct && is_name_conflict(&error) => {
+                checker.note(&host, &format!("failed to take its name: {error}"));
             }
-            Err(error) => watch.alarm.raise(format!("{name} ended: {error}")),
+            Err(error) => checker.alarm.raise(format!("{name} ended: {error}")),
         }
         host.sleep(Duration::from_secs(1) + host.random_below(Duration::from_secs(20))).await;
     }
 }
 
-fn is_about_names(error: &Error) -> bool {
+fn is_name_conflict(error: &Error) -> bool {
     matches!(error.kind(), Kind::Unavailable | Kind::Lost)
 }
 
 async fn run(
-    watch: &Watch,
-    queue: &Queue,
+    checker: &InboxChecker,
+    queue: &ObjectQueue,
     name: &str,
-    kindred: Kindred,
+    kind: WorkerKind,
     host: &Arc<SimHost>,
     shutdown: Shutdown,
 ) -> leasehold_core::Result<()> {
@@ -170,12 +176,12 @@ async fn run(
         concurrency: 2,
         lease: Duration::from_secs(20),
         drain: Duration::from_secs(5),
-        inbox: (kindred == Kindred::Direct).then(InboxLease::default),
-        leasing: (kindred == Kindred::Leased).then(ShardLeasing::default),
+        inbox: (kind == WorkerKind::Direct).then(InboxLease::default),
+        leasing: (kind == WorkerKind::Leased).then(ShardLeasing::default),
         ..WorkerOptions::default()
     };
     let worker = Worker::new(queue.clone(), name, None)?.options(options);
-    let (own, times) = (host.clone(), watch.clone());
+    let (own, times) = (host.clone(), checker.clone());
     let worker = worker.handle("*", move |_: Context, _: Value| {
         // Inboxes must fill up while there are faults.
         let is_calm = times.executor.now() > FAULTS_FOR;
@@ -185,48 +191,48 @@ async fn run(
             Ok::<_, TaskError>(Value::Null)
         }
     })?;
-    watch.seen().workers.insert(host.process(), (name.to_owned(), worker.monitor()));
+    checker.observed().workers.insert(host.process(), (name.to_owned(), worker.monitor()));
     worker.run(shutdown).await.map(|_| ())
 }
 
 /// Tracks all processes and tasks, and checks which inboxes they trust.
 #[derive(Clone)]
-struct Watch {
+struct InboxChecker {
     executor: Executor,
     bucket: Arc<SimBucket>,
     alarm: Alarm,
     trace: Trace,
-    seen: Arc<Mutex<Seen>>,
+    observed: Arc<Mutex<Observed>>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct Observed {
     workers: BTreeMap<ProcessId, (String, Monitor)>,
     /// Number of submits still to be made.
     producing: u64,
     acknowledged: BTreeSet<String>,
     /// Tasks that are not final.
     open: BTreeSet<String>,
-    /// Number of pointers written to the overflow.
+    /// Number of entries written to the overflow.
     rescued: u64,
-    /// Number of pointers written to an inbox.
+    /// Number of entries written to an inbox.
     dispatched: u64,
 }
 
-impl Watch {
+impl InboxChecker {
     fn new(world: &World) -> Self {
         Self {
             executor: world.executor().clone(),
             bucket: world.bucket_handle(),
             alarm: world.alarm().clone(),
             trace: world.trace().clone(),
-            seen: Arc::default(),
+            observed: Arc::default(),
         }
     }
 
-    async fn connect(&self, host: &SimHost, client: Client, config: QueueConfig) -> Queue {
+    async fn connect(&self, host: &SimHost, client: Client, config: QueueConfig) -> ObjectQueue {
         loop {
-            match Queue::with_config(client.clone(), config.clone()).await {
+            match ObjectQueue::with_config(client.clone(), config.clone()).await {
                 Ok(queue) => return queue,
                 Err(error) => self.note(host, &format!("failed to connect: {error}")),
             }
@@ -239,29 +245,29 @@ impl Watch {
     }
 
     fn changed(&self, change: &BucketChange) -> Result<(), String> {
-        crate::leases::watch(change)?;
-        let mut seen = self.seen();
-        seen.rescued += u64::from(change.key.starts_with("overflow/") && change.before.is_none());
-        seen.dispatched += u64::from(change.key.starts_with("inbox/") && change.before.is_none());
+        crate::leases::check_change(change)?;
+        let mut observed = self.observed();
+        observed.rescued += u64::from(change.key.starts_with("overflow/") && change.before.is_none());
+        observed.dispatched += u64::from(change.key.starts_with("inbox/") && change.before.is_none());
         let Some(id) = task_id(&change.key) else { return Ok(()) };
         let Some(after) = &change.after else { return Err(format!("P1: task {id} was deleted")) };
         if Raw::read(after)?.is_final() {
-            seen.open.remove(id);
+            observed.open.remove(id);
         } else {
-            seen.open.insert(id.to_owned());
+            observed.open.insert(id.to_owned());
         }
         Ok(())
     }
 
     /// Checks that no two processes trust one inbox. After a jump of the store's time any process may be
     /// mistaken.
-    fn look(&self) -> Result<(), String> {
+    fn check_trust(&self) -> Result<(), String> {
         if self.bucket.jumped_at().is_some() {
             return Ok(());
         }
-        let seen = self.seen();
+        let observed = self.observed();
         let mut owners = BTreeMap::<&str, ProcessId>::new();
-        for (process, (name, monitor)) in &seen.workers {
+        for (process, (name, monitor)) in &observed.workers {
             let runs = self.executor.is_alive(*process) && !self.executor.is_paused(*process);
             if runs
                 && monitor.has_inbox()
@@ -274,17 +280,17 @@ impl Watch {
     }
 
     fn is_at_rest(&self) -> bool {
-        let seen = self.seen();
+        let observed = self.observed();
         // This runs after every step, so the scan of all objects comes last.
-        seen.producing == 0 && seen.open.is_empty() && !self.has_pointers()
+        observed.producing == 0 && observed.open.is_empty() && !self.has_entries()
     }
 
-    fn has_pointers(&self) -> bool {
-        self.bucket.look(|objects| objects.keys().any(|key| RawEntry::read(key).is_some()))
+    fn has_entries(&self) -> bool {
+        self.bucket.with_objects(|objects| objects.keys().any(|key| RawEntry::read(key).is_some()))
     }
 
     /// Returns a summary. Fails if a task was not completed, or completed twice.
-    fn sum_up(&self, objects: &BucketObjects) -> Result<String, String> {
+    fn summary(&self, objects: &BucketObjects) -> Result<String, String> {
         let mut completed = BTreeSet::new();
         for (key, stored) in objects {
             let Some(id) = task_id(key) else { continue };
@@ -297,13 +303,13 @@ impl Watch {
                 completed.insert(id.to_owned());
             }
         }
-        let seen = self.seen();
+        let observed = self.observed();
         // An attempt may be lost with its worker, and the number of attempts is limited.
-        let lost: Vec<_> = seen.acknowledged.iter().filter(|id| !is_ended(objects, id)).collect();
+        let lost: Vec<_> = observed.acknowledged.iter().filter(|id| !is_ended(objects, id)).collect();
         if !lost.is_empty() {
             return Err(format!("P1: tasks were acknowledged, but have not ended: {lost:?}"));
         }
-        let Seen { acknowledged, rescued, dispatched, .. } = &*seen;
+        let Observed { acknowledged, rescued, dispatched, .. } = &*observed;
         Ok(format!(
             "{} acknowledged, {dispatched} dispatched, {rescued} rescued, {} completed",
             acknowledged.len(),
@@ -311,8 +317,8 @@ impl Watch {
         ))
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        lock(&self.seen)
+    fn observed(&self) -> MutexGuard<'_, Observed> {
+        lock(&self.observed)
     }
 }
 

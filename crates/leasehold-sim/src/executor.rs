@@ -16,7 +16,7 @@ mod core;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use leasehold_store::host::{End, Running, words_of};
+use leasehold_store::host::{End, Running, panic_message};
 use std::fmt;
 use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,7 +27,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use self::core::{Core, Process, ScheduledTask, TaskWaker, Timer};
-use crate::chance::SimRandom;
+use crate::random::SimRandom;
 use crate::sleep::Sleep;
 use crate::trace::Trace;
 
@@ -64,8 +64,8 @@ pub struct Executor {
 impl Executor {
     /// Creates an executor at virtual time zero, with only [`ProcessId::WORLD`] in it.
     #[must_use]
-    pub fn new(chance: SimRandom, trace: Trace) -> Self {
-        let executor = Self { core: Arc::new(Mutex::new(Core::new(chance))), ready: Arc::default(), trace };
+    pub fn new(rng: SimRandom, trace: Trace) -> Self {
+        let executor = Self { core: Arc::new(Mutex::new(Core::new(rng))), ready: Arc::default(), trace };
         let world = executor.process("world");
         debug_assert_eq!(world, ProcessId::WORLD);
         executor
@@ -114,7 +114,7 @@ impl Executor {
 
     /// Drops every task of a process at the await it is at; the process never runs again.
     pub fn kill(&self, process: ProcessId) {
-        self.tell_of(process, "is killed");
+        self.log(process, "is killed");
         let mut core = lock(&self.core);
         core.processes[process.0].alive = false;
         let dead: Vec<_> = core.tasks.extract_if(.., |_, task| task.process == process).collect();
@@ -124,12 +124,12 @@ impl Executor {
 
     /// Polls none of a process's tasks for a while. A longer pause that is in progress continues.
     pub fn pause(&self, process: ProcessId, duration: Duration) {
-        self.tell_of(process, format_args!("is paused for {duration:?}"));
+        self.log(process, format_args!("is paused for {duration:?}"));
         let mut core = lock(&self.core);
         let until = core.now + duration;
         if until > core.processes[process.0].paused_until {
             core.processes[process.0].paused_until = until;
-            let place = (until, core.issue());
+            let place = (until, core.next_id());
             core.timers.insert(place, Timer::Resume(process));
         }
     }
@@ -139,7 +139,7 @@ impl Executor {
     pub fn step(&self, end: Duration) -> ExecutorStep {
         match self.choose() {
             Some((task, process, work, waker)) => self.poll(task, process, work, &waker),
-            None => self.pass(end),
+            None => self.advance_time(end),
         }
     }
 
@@ -154,7 +154,7 @@ impl Executor {
 
     pub(crate) fn set_timer(&self, at: Duration, waker: Waker) -> (Duration, u64) {
         let mut core = lock(&self.core);
-        let place = (at, core.issue());
+        let place = (at, core.next_id());
         core.timers.insert(place, Timer::Wake(waker));
         place
     }
@@ -173,7 +173,7 @@ impl Executor {
         &self,
         process: ProcessId,
         work: BoxFuture<'static, ()>,
-        tell: Option<oneshot::Sender<End>>,
+        on_end: Option<oneshot::Sender<End>>,
     ) -> Option<u64> {
         let mut core = lock(&self.core);
         if !core.processes[process.0].alive {
@@ -181,9 +181,9 @@ impl Executor {
             drop(work);
             return None;
         }
-        let task = core.issue();
+        let task = core.next_id();
         let waker = Arc::new(TaskWaker { task, queued: AtomicBool::new(false), ready: self.ready.clone() });
-        core.tasks.insert(task, ScheduledTask { process, work: Some(work), waker: waker.clone(), tell });
+        core.tasks.insert(task, ScheduledTask { process, work: Some(work), waker: waker.clone(), on_end });
         drop(core);
         Waker::from(waker).wake();
         Some(task)
@@ -196,7 +196,7 @@ impl Executor {
         // Code that wakes several tasks at once may do so in any order, as tokio does.
         ready.sort_unstable();
         while !ready.is_empty() {
-            let index = core.chance.index(ready.len());
+            let index = core.rng.index(ready.len());
             let task = ready.swap_remove(index);
             let Some(process) = core.tasks.get(&task).map(|task| task.process) else { continue };
             if core.processes[process.0].paused_until > core.now {
@@ -232,17 +232,17 @@ impl Executor {
                 return ExecutorStep::Polled;
             }
             Ok(Poll::Ready(())) => End::Done,
-            Err(panic) => End::Panicked(words_of(&*panic)),
+            Err(panic) => End::Panicked(panic_message(&*panic)),
         };
         drop(work);
         if let End::Panicked(words) = &end {
-            self.tell_of(process, format_args!("panics: {words}"));
+            self.log(process, format_args!("panics: {words}"));
         }
         let ended = lock(&self.core).tasks.remove(&task);
-        match (ended.and_then(|task| task.tell), end) {
-            (Some(tell), end) => {
+        match (ended.and_then(|task| task.on_end), end) {
+            (Some(on_end), end) => {
                 // The owner may be gone.
-                let _ = tell.send(end);
+                let _ = on_end.send(end);
                 ExecutorStep::Polled
             }
             (None, End::Panicked(words)) => ExecutorStep::Panicked(words),
@@ -251,7 +251,7 @@ impl Executor {
     }
 
     /// Lets time pass until the next timer, and fires every timer that is then due.
-    fn pass(&self, end: Duration) -> ExecutorStep {
+    fn advance_time(&self, end: Duration) -> ExecutorStep {
         let mut core = lock(&self.core);
         let Some((at, _)) = core.timers.keys().next().copied() else { return ExecutorStep::AtRest };
         let now = core.now.max(at.min(end));
@@ -275,7 +275,7 @@ impl Executor {
         ExecutorStep::Passed
     }
 
-    fn tell_of(&self, process: ProcessId, what: impl fmt::Display) {
+    fn log(&self, process: ProcessId, what: impl fmt::Display) {
         let core = lock(&self.core);
         let (now, name) = (core.now, core.processes[process.0].name.clone());
         drop(core);

@@ -3,13 +3,13 @@
 //! Rates are in ten thousandths of all requests. One request is hit by at most one of these faults; its
 //! latencies are drawn separately, so a request can also be too slow by itself.
 
-use leasehold_core::limits::ANSWER_WAIT;
+use leasehold_core::limits::RESPONSE_TIMEOUT;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::chance::SimRandom;
+use crate::random::SimRandom;
 
 /// Rate of each fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub(crate) struct Events {
 
 impl Events {
     /// Draws the next fault. Returns whether it is injected.
-    pub(crate) fn next_happens(&mut self) -> bool {
+    pub(crate) fn next_is_injected(&mut self) -> bool {
         let happens = self.only.as_ref().is_none_or(|only| only.contains(&self.drawn));
         self.drawn += 1;
         self.happened += u64::from(happens);
@@ -132,7 +132,7 @@ impl Faults {
         }
     }
 
-    /// A bad day: one request in fifty is hit by a fault.
+    /// Mild faults: one request in fifty is hit by a fault.
     #[must_use]
     pub fn mild() -> Self {
         Self {
@@ -239,9 +239,9 @@ impl Faults {
         Ok(self)
     }
 
-    pub(crate) fn fate(&self, chance: &mut SimRandom, is_put_on_condition: bool) -> Fate {
-        let late = chance.between(ANSWER_WAIT, Duration::from_mins(20));
-        let refused = if is_put_on_condition { self.refused } else { 0 };
+    pub(crate) fn fate(&self, rng: &mut SimRandom, is_conditional_put: bool) -> Fate {
+        let late = rng.between(RESPONSE_TIMEOUT, Duration::from_mins(20));
+        let refused = if is_conditional_put { self.refused } else { 0 };
         let shares = [
             (self.lost, Fate::Lost),
             (self.answer_lost, Fate::AnswerLost),
@@ -251,7 +251,7 @@ impl Faults {
             (self.throttled_but_applied, Fate::ThrottledButApplied),
             (self.unreached, Fate::Unreached),
         ];
-        let mut drawn = chance.below(10_000);
+        let mut drawn = rng.below(10_000);
         for (rate, fate) in shares {
             match drawn.checked_sub(u64::from(rate)) {
                 Some(rest) => drawn = rest,
@@ -262,13 +262,13 @@ impl Faults {
     }
 
     /// Draws the latency of one direction.
-    pub(crate) fn latency(&self, chance: &mut SimRandom) -> Duration {
-        if chance.happens(self.very_slow) {
-            chance.between(ANSWER_WAIT, Duration::from_mins(1))
-        } else if chance.happens(self.slow) {
-            chance.between(Duration::from_millis(500), Duration::from_secs(8))
+    pub(crate) fn latency(&self, rng: &mut SimRandom) -> Duration {
+        if rng.happens(self.very_slow) {
+            rng.between(RESPONSE_TIMEOUT, Duration::from_mins(1))
+        } else if rng.happens(self.slow) {
+            rng.between(Duration::from_millis(500), Duration::from_secs(8))
         } else {
-            chance.between(Duration::from_millis(5), USUAL_LATENCY_MAX)
+            rng.between(Duration::from_millis(5), USUAL_LATENCY_MAX)
         }
     }
 }
@@ -335,14 +335,14 @@ mod tests {
 
     #[test]
     fn rates_are_met() {
-        let (faults, mut chance) = (Faults::wild(), SimRandom::new(3));
-        let fates: Vec<_> = (0..100_000).map(|_| faults.fate(&mut chance, true)).collect();
+        let (faults, mut rng) = (Faults::wild(), SimRandom::new(3));
+        let fates: Vec<_> = (0..100_000).map(|_| faults.fate(&mut rng, true)).collect();
         let count = |wanted: fn(&Fate) -> bool| fates.iter().filter(|fate| wanted(fate)).count();
         assert!((3_700..4_300).contains(&count(|fate| *fate == Fate::Lost)));
         assert!((1_800..2_200).contains(&count(|fate| matches!(fate, Fate::Late(_)))));
         assert!((800..1_200).contains(&count(|fate| *fate == Fate::ThrottledButApplied)));
-        let unconditional = (0..10_000).map(|_| faults.fate(&mut chance, false));
+        let unconditional = (0..10_000).map(|_| faults.fate(&mut rng, false));
         assert!(unconditional.into_iter().all(|fate| fate != Fate::Refused));
-        assert!((0..10_000).all(|_| Faults::none().fate(&mut chance, true) == Fate::Served));
+        assert!((0..10_000).all(|_| Faults::none().fate(&mut rng, true) == Fate::Served));
     }
 }

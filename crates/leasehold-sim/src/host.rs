@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-use crate::chance::SimRandom;
 use crate::executor::{Executor, ProcessId};
+use crate::random::SimRandom;
 
 /// Maximum rate error of a local clock: the most by which `ntpd` and `chronyd` slew.
 const RATE_PPM_MAX: i64 = 500;
@@ -41,13 +41,13 @@ struct Clocks {
 
 impl Machine {
     /// Creates a machine with random clock errors.
-    pub(crate) fn new(chance: &mut SimRandom) -> Self {
-        let years_off = chance.around_zero(2) * i64::from(chance.happens(2_000));
+    pub(crate) fn new(rng: &mut SimRandom) -> Self {
+        let years_off = rng.around_zero(2) * i64::from(rng.happens(2_000));
         let wall_offset_ns =
-            EPOCH_NS + years_off * 365 * 86_400 * SECOND_NS + chance.around_zero(10 * 3_600 * SECOND_NS);
-        let boot_offset_ns = chance.around_zero(1_000_000 * SECOND_NS).abs();
+            EPOCH_NS + years_off * 365 * 86_400 * SECOND_NS + rng.around_zero(10 * 3_600 * SECOND_NS);
+        let boot_offset_ns = rng.around_zero(1_000_000 * SECOND_NS).abs();
         let clocks = Mutex::new(Clocks { boot_offset_ns, wall_offset_ns, missed_ns: 0 });
-        Self { rate_ppm: chance.around_zero(RATE_PPM_MAX), boots: 1, clocks }
+        Self { rate_ppm: rng.around_zero(RATE_PPM_MAX), boots: 1, clocks }
     }
 
     /// Returns the machine after a reboot: its boot clock starts at zero.
@@ -109,7 +109,7 @@ pub struct SimHost {
     name: String,
     machine: Arc<Machine>,
     executor: Executor,
-    chance: Mutex<SimRandom>,
+    rng: Mutex<SimRandom>,
 }
 
 impl SimHost {
@@ -118,9 +118,9 @@ impl SimHost {
         name: String,
         machine: Arc<Machine>,
         executor: Executor,
-        chance: SimRandom,
+        rng: SimRandom,
     ) -> Self {
-        Self { process, name, machine, executor, chance: Mutex::new(chance) }
+        Self { process, name, machine, executor, rng: Mutex::new(rng) }
     }
 
     /// Returns the process that runs here.
@@ -156,7 +156,7 @@ impl Host for SimHost {
     }
 
     fn random(&self) -> u64 {
-        self.chance.lock().unwrap_or_else(PoisonError::into_inner).next()
+        self.rng.lock().unwrap_or_else(PoisonError::into_inner).next()
     }
 
     fn spawn(&self, work: BoxFuture<'static, ()>) -> Running {
@@ -164,7 +164,7 @@ impl Host for SimHost {
     }
 
     /// Spawns a normal task: the simulation has only one thread.
-    fn spawn_apart(&self, _name: &str, work: BoxFuture<'static, ()>) -> Running {
+    fn spawn_thread(&self, _name: &str, work: BoxFuture<'static, ()>) -> Running {
         self.executor.spawn_owned(self.process, work)
     }
 

@@ -6,7 +6,7 @@ use crate::bucket::{BucketChange, StoredObject};
 
 /// Checks a change of a lease on a shard or a worker id. Leases on worker ids are removed a week after they
 /// expire, which no run reaches.
-pub(crate) fn watch(change: &BucketChange) -> Result<(), String> {
+pub(crate) fn check_change(change: &BucketChange) -> Result<(), String> {
     let key = &change.key;
     if !(key.starts_with("shard-leases/") || key.starts_with("workers/")) {
         return Ok(());

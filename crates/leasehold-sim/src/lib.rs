@@ -12,7 +12,7 @@
 //! | `network`, [`store`] | requests and answers in transit, and the store of one process |
 //! | [`faults`], `trouble` | faults of requests; crashes, pauses and clock jumps |
 //! | [`trace`], [`alarm`], [`failed`] | the log of a run, the first failed check, the replay command |
-//! | [`chance`] | random numbers that are stable across versions |
+//! | [`random`] | random numbers that are stable across versions |
 //! | [`mutants`], [`shrink`] | rules broken on purpose, which a check must detect; minimising a failure |
 //! | [`cost`] | request costs: the same code for a day, every request counted |
 //! | [`scenario`], [`counters`], [`queue`], [`shards`], [`direct`], [`artifacts`], [`outpost`] | scenarios |
@@ -28,7 +28,6 @@ pub mod alarm;
 pub mod args;
 pub mod artifacts;
 pub mod bucket;
-pub mod chance;
 pub mod cost;
 pub mod counters;
 pub mod direct;
@@ -44,6 +43,7 @@ pub mod mutants;
 mod network;
 pub mod outpost;
 pub mod queue;
+pub mod random;
 pub mod scenario;
 pub mod shards;
 pub mod shrink;
@@ -55,12 +55,12 @@ pub mod world;
 
 pub use alarm::Alarm;
 pub use bucket::{BucketChange, BucketObjects, SimBucket, StoredObject};
-pub use chance::SimRandom;
 pub use executor::{Executor, ProcessId};
 pub use failed::{Failed, Size};
 pub use faults::{Faults, Troubles};
 pub use host::SimHost;
 pub use mutants::Mutant;
+pub use random::SimRandom;
 pub use scenario::{Omissions, Options, Report, Scenario};
 pub use store::SimStore;
 pub use trace::Trace;

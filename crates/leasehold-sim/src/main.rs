@@ -70,7 +70,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Replay { seed, play, full } => replay(seed, &play, full),
-        Command::Shrink { seed, play } => make_small(seed, &play),
+        Command::Shrink { seed, play } => minimise(seed, &play),
         Command::Run { seeds, play } => {
             let (first, end) = seeds.split_once("..").context("--seeds must be a range such as 0..1000")?;
             let (first, end): (u64, u64) = (first.parse()?, end.parse()?);
@@ -95,22 +95,22 @@ fn replay(seed: u64, play: &PlayArgs, full: bool) -> anyhow::Result<()> {
         }
     };
     report.trace.iter().for_each(|line| println!("{line}"));
-    println!("{}", told(seed, &report));
+    println!("{}", describe_report(seed, &report));
     Ok(())
 }
 
-fn make_small(seed: u64, play: &PlayArgs) -> anyhow::Result<()> {
+fn minimise(seed: u64, play: &PlayArgs) -> anyhow::Result<()> {
     let Some(Shrunk { before, after, plays }) = shrink(play.scenario, seed, &play.options()) else {
         bail!("seed {seed} does not fail");
     };
     after.tail.iter().for_each(|line| println!("{line}"));
     println!("\n{}", after.message);
-    println!("before: {}\nafter:  {}, found in {plays} runs", large(&before), large(&after));
+    println!("before: {}\nafter:  {}, found in {plays} runs", describe_size(&before), describe_size(&after));
     println!("replay: {}", after.replay());
     Ok(())
 }
 
-fn large(failed: &Failed) -> String {
+fn describe_size(failed: &Failed) -> String {
     let (size, at) = (&failed.size, failed.at.as_secs());
     let (faults, actors, steps) = (size.faults, size.actors.len(), size.steps);
     format!("{faults} faults, {actors} actors, {steps} steps, {at} s")
@@ -142,7 +142,7 @@ fn play_all(seeds: std::ops::Range<u64>, play: &PlayArgs, time: Option<Duration>
     if bad.is_empty() { Ok(()) } else { bail!("{} seeds failed: {bad:?}", bad.len()) }
 }
 
-fn told(seed: u64, report: &Report) -> String {
+fn describe_report(seed: u64, report: &Report) -> String {
     let Report { summary, steps, took, trace_hash, trace_count, .. } = report;
     format!(
         "seed {seed}: {summary}; {steps} steps, {took:?}, {trace_count} lines with hash {trace_hash:016x}"

@@ -4,14 +4,16 @@
 //! | --- | --- |
 //! | `lease` | the lease: take, renew, release, take-over |
 //! | `index` | the revisioned index: a task, its entries, and every process that writes them |
-//! | `book` | `docs/protocol/models.md`: sizes of the visited models, and a counterexample for each omitted rule |
+//! | `journal` | the journal: log and mail in a bucket, claims, log in a folder |
+//! | `document` | `docs/protocol/models.md`: sizes of the visited models, and a counterexample for each omitted rule |
 //!
 //! A model calls the same functions as the queue, [`leasehold_core::step()`] and [`leasehold_core::Lease`]. It adds the
 //! environment: which process has read what, which request is in flight, which answer was lost, which process has
 //! crashed. Each rule can be left out, and then the checker must find a counterexample.
 
-mod book;
+mod document;
 mod index;
+mod journal;
 mod lease;
 
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Path};
@@ -43,7 +45,7 @@ struct Counterexample {
 }
 
 /// A model that describes its steps in words.
-trait Told:
+trait DescribeAction:
     Model<
         State: Clone + Debug + Hash + PartialEq + Send + Sync,
         Action: Clone + Debug + PartialEq + Send + Sync,
@@ -53,11 +55,11 @@ trait Told:
     + 'static
 {
     /// Describes `action` when it is taken in this state.
-    fn tell(&self, state: &Self::State, action: &Self::Action) -> String;
+    fn describe(&self, state: &Self::State, action: &Self::Action) -> String;
 }
 
 /// Visits every state, on one thread so that the depth is the same in every run.
-fn exhaust<M: Told>(model: &M) -> Result<Exhausted, Counterexample> {
+fn exhaust<M: DescribeAction>(model: &M) -> Result<Exhausted, Counterexample> {
     let checker = model.clone().checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let found = checker.discoveries();
     if let Some(first) = refutation(model, found.clone()) {
@@ -74,12 +76,12 @@ fn exhaust<M: Told>(model: &M) -> Result<Exhausted, Counterexample> {
 type Paths<M> = HashMap<&'static str, Path<<M as Model>::State, <M as Model>::Action>>;
 
 /// Returns the shortest violation among the discoveries.
-fn refutation<M: Told>(model: &M, found: Paths<M>) -> Option<Counterexample> {
+fn refutation<M: DescribeAction>(model: &M, found: Paths<M>) -> Option<Counterexample> {
     let is_failure = |name| model.property(name).expectation.discovery_is_failure();
     let failures = found.into_iter().filter(|(name, _)| is_failure(*name));
     let violations = failures.map(|(property, path)| {
         let steps = path.into_vec().into_iter();
-        let steps = steps.filter_map(|(state, action)| Some(model.tell(&state, &action?))).collect();
+        let steps = steps.filter_map(|(state, action)| Some(model.describe(&state, &action?))).collect();
         Counterexample { property, steps }
     });
     violations.min_by_key(|refutation| (refutation.steps.len(), refutation.property))
@@ -87,7 +89,7 @@ fn refutation<M: Told>(model: &M, found: Paths<M>) -> Option<Counterexample> {
 
 /// Searches for shorter counterexamples until there is none: the checker keeps the last one of a batch, not the
 /// shortest.
-fn shortest<M: Told>(model: &M, mut known: Counterexample) -> Counterexample {
+fn shortest<M: DescribeAction>(model: &M, mut known: Counterexample) -> Counterexample {
     loop {
         let checker = model.clone().checker().finish_when(HasDiscoveries::AnyFailures);
         // The first state has depth one.

@@ -6,13 +6,12 @@
 //! list, with the seeds, is `docs/protocol/mutants.md`.
 
 #[cfg(test)]
-mod book;
+mod document;
 pub mod store;
 
-use leasehold_store::mutant::Rule;
 use std::sync::Arc;
 
-use crate::queue::Careless;
+use crate::queue::BrokenMigrationRule;
 use crate::scenario::Options;
 use crate::scenario::Scenario::{self, Artifacts, Bell, Counters, Direct, Outpost, Purge, Queue, Shards};
 use crate::world::World;
@@ -23,19 +22,19 @@ pub use store::BrokenRule;
 pub enum Mutant {
     /// A store that breaks a rule without the code's knowledge.
     Store(BrokenRule),
-    /// A rule that the code itself breaks.
-    Code(Rule),
+    /// A rule that the code itself breaks, by the name that the line of the rule has for it.
+    Code(&'static str),
     /// A client or migration that skips a wait, or a read of `queue.json`, while the number of shards changes.
-    Migration(Careless),
+    Migration(BrokenMigrationRule),
 }
 
 /// Description of a mutant, and how to detect it.
 #[derive(Debug, Clone, Copy)]
-pub struct About {
+pub struct MutantInfo {
     /// The mutant.
     pub mutant: Mutant,
     /// The violation, in a sentence.
-    pub wrong: &'static str,
+    pub violation: &'static str,
     /// Promise that it breaks.
     pub promise: &'static str,
     /// Scenario that detects it.
@@ -43,24 +42,24 @@ pub struct About {
     /// Faults injected beside it; more faults detect it sooner.
     pub faults: &'static str,
     /// Part of the message of the check that detects it.
-    pub noticed: &'static str,
+    pub detected_by: &'static str,
     /// First seed to play: the one that last detected it. A change of the protocol may move it.
-    pub from: u64,
+    pub first_seed: u64,
 }
 
 /// Wild faults without jumps of the store's time: after a jump every process may misjudge leases for hours, so leases
 /// are not checked.
 const STEADY: &str = "wild,date-jump=0";
 
-const fn about(
+const fn info(
     mutant: Mutant,
     scenario: Scenario,
     faults: &'static str,
     promise: &'static str,
-    noticed: &'static str,
-    wrong: &'static str,
-) -> About {
-    About { mutant, wrong, promise, scenario, faults, noticed, from: 0 }
+    detected_by: &'static str,
+    violation: &'static str,
+) -> MutantInfo {
+    MutantInfo { mutant, violation, promise, scenario, faults, detected_by, first_seed: 0 }
 }
 
 use BrokenRule as B;
@@ -68,72 +67,72 @@ use Mutant::{Code, Migration, Store};
 
 /// All mutants.
 #[rustfmt::skip]
-pub const ALL: [About; 55] = [
+pub const ALL: [MutantInfo; 55] = [
     // Conditions and answers.
-    about(Store(B::NoCondition), Queue, "wild", "P2", "P2: its revision", "a task is written without its condition"),
-    about(Store(B::NoAbsence), Queue, "wild", "P2", "P2: its revision", "a task is created over an existing object"),
-    about(Store(B::KeyTakenAnyway), Queue, "wild", "P1", "one key has two tasks", "an idempotency key is written over another task's record"),
-    about(Store(B::AcknowledgedEarly), Queue, "wild", "P1", "P1: task", "a submit is acknowledged before its write, which never happens"),
-    about(Store(B::LostIsWritten), Queue, "wild", "P1, P2", "P", "a put without an answer is treated as successful"),
-    about(Store(B::RefusedIsWritten), Queue, "wild", "P2, P5", "P", "a refused put is treated as successful"),
-    about(Code(Rule::LostAnswerIsLostRace), Counters, "wild", "P2", "carried out twice", "a put whose answer was lost is treated as a lost race and decided again"),
-    about(Code(Rule::RefusedIsLost), Counters, "wild", "P2", "carried out twice", "a refused put is treated as lost without a read, although an earlier try may have been written"),
-    about(Code(Rule::BuiltUponIsLost), Counters, "wild", "P2", "carried out twice", "a put is treated as lost when a later write of another process has replaced it"),
-    about(Store(B::LibraryRetries), Counters, "wild", "requests", "but its ledger counts", "a library retries failed puts without counting them"),
+    info(Store(B::NoCondition), Queue, "wild", "P2", "P2: its revision", "a task is written without its condition"),
+    info(Store(B::NoAbsence), Queue, "wild", "P2", "P2: its revision", "a task is created over an existing object"),
+    info(Store(B::KeyTakenAnyway), Queue, "wild", "P1", "one key has two tasks", "an idempotency key is written over another task's record"),
+    info(Store(B::AcknowledgedEarly), Queue, "wild", "P1", "P1: task", "a submit is acknowledged before its write, which never happens"),
+    info(Store(B::LostIsWritten), Queue, "wild", "P1, P2", "P", "a put without an answer is treated as successful"),
+    info(Store(B::RefusedIsWritten), Queue, "wild", "P2, P5", "P", "a refused put is treated as successful"),
+    info(Code("lost-answer-is-lost-race"), Counters, "wild", "P2", "carried out twice", "a put whose answer was lost is treated as a lost race and decided again"),
+    info(Code("refused-is-lost"), Counters, "wild", "P2", "carried out twice", "a refused put is treated as lost without a read, although an earlier try may have been written"),
+    info(Code("built-upon-is-lost"), Counters, "wild", "P2", "carried out twice", "a put is treated as lost when a later write of another process has replaced it"),
+    info(Store(B::LibraryRetries), Counters, "wild", "requests", "but its ledger counts", "a library retries failed puts without counting them"),
     // The index.
-    about(Store(B::NoEntryAtSubmit), Queue, "wild", "P5", "P5: pending", "a submit writes no ready entry"),
-    about(Store(B::NoLeaseEntry), Queue, "wild", "P5", "P5: running", "a claim writes no lease entry"),
-    about(Store(B::NoEntryAgain), Queue, "wild", "P5", "P5: pending", "a task that is made pending again gets no ready entry"),
-    about(Store(B::TaskFirst), Queue, "wild", "P5", "P5: pending", "a task that is made pending again is written before its ready entry"),
-    about(Store(B::RemovedEarly), Queue, "wild", "P5", "P5: ", "entries are removed before the task is written"),
-    about(Code(Rule::NoCover), Queue, "wild,crash-at-write=1000", "P5", "P5: ", "a stale entry is removed before the current one is written").from(51),
-    about(Store(B::DropsPointers), Queue, "wild", "P5", "P5: pending", "an entry without a task is removed without a grace period").from(2),
-    about(Store(B::NoFenceAtSweep), Queue, "wild,late=2000,lost=1000,trouble-every=300", "P5", "P5: pending", "an entry without a task is removed after its grace period, but without a fence").from(72),
-    about(Store(B::NoFenceAtSubmit), Queue, "wild", "P1", "definitely failed", "an abandoned submit does not fence its own id").from(11),
+    info(Store(B::NoEntryAtSubmit), Queue, "wild", "P5", "P5: pending", "a submit writes no ready entry"),
+    info(Store(B::NoLeaseEntry), Queue, "wild", "P5", "P5: running", "a claim writes no lease entry"),
+    info(Store(B::NoEntryAgain), Queue, "wild", "P5", "P5: pending", "a task that is made pending again gets no ready entry"),
+    info(Store(B::TaskFirst), Queue, "wild", "P5", "P5: pending", "a task that is made pending again is written before its ready entry"),
+    info(Store(B::RemovedEarly), Queue, "wild", "P5", "P5: ", "entries are removed before the task is written"),
+    info(Code("no-cover"), Queue, "wild,crash-at-write=1000", "P5", "P5: ", "a stale entry is removed before the current one is written").first_seed(51),
+    info(Store(B::NoGraceForNewEntries), Queue, "wild", "P5", "P5: pending", "an entry without a task is removed without a grace period").first_seed(2),
+    info(Store(B::NoFenceAtSweep), Queue, "wild,late=2000,lost=1000,trouble-every=300", "P5", "P5: pending", "an entry without a task is removed after its grace period, but without a fence").first_seed(12),
+    info(Store(B::NoFenceAtSubmit), Queue, "wild", "P1", "definitely failed", "an abandoned submit does not fence its own id").first_seed(11),
     // Claims.
-    about(Store(B::LeaseIgnored), Queue, "wild", "P2", "P2: it was timed out before", "a live claim is treated as expired"),
-    about(Store(B::RunningIsPending), Queue, "wild", "P2", "P7: from running to running", "a running task is treated as pending").from(1),
-    about(Store(B::LocalClock), Queue, "wild", "P6", "P2: ", "the local clock is used instead of the store's time").from(1),
-    about(Store(B::EpochStands), Queue, "wild", "P3", "P2: claim changed its epoch", "a claim does not raise the epoch"),
-    about(Store(B::HistoryCut), Queue, "wild", "P7", "P7: its history", "older events are dropped from the history"),
-    about(Code(Rule::ClaimTrustedForEver), Queue, "wild", "P2", "P2: ", "a claim is trusted beyond its last confirmed expiry"),
+    info(Store(B::LeaseIgnored), Queue, "wild", "P2", "P2: it was timed out before", "a live claim is treated as expired").first_seed(1),
+    info(Store(B::RunningIsPending), Queue, "wild", "P2", "P7: from running to running", "a running task is treated as pending").first_seed(1),
+    info(Store(B::LocalClock), Queue, "wild", "P6", "P2: ", "the local clock is used instead of the store's time").first_seed(1),
+    info(Store(B::EpochNotRaised), Queue, "wild", "P3", "P2: claim changed its epoch", "a claim does not raise the epoch"),
+    info(Store(B::HistoryCut), Queue, "wild", "P7", "P7: its history", "older events are dropped from the history"),
+    info(Code("claim-trusted-for-ever"), Queue, "wild", "P2", "P2: ", "a claim is trusted beyond its last confirmed expiry"),
     // Leases on shards and names.
-    about(Store(B::LeaseReclaimed), Shards, STEADY, "P3", "was deleted", "an expired lease is deleted and created again"),
-    about(Store(B::LeaseDeleted), Shards, STEADY, "P3", "was deleted", "a released lease is deleted"),
-    about(Store(B::LeaseEpochStands), Shards, STEADY, "P3", "P3: ", "taking a lease over does not raise its epoch"),
-    about(Store(B::LeaseByName), Shards, STEADY, "P4", "the expected state was not reached", "a lease is recognised by the worker id alone, not by its instance").from(5),
-    about(Code(Rule::LeaseTrustedForEver), Shards, STEADY, "P2", "trusts", "a lease is trusted beyond its last confirmed expiry").from(4),
+    info(Store(B::LeaseReclaimed), Shards, STEADY, "P3", "was deleted", "an expired lease is deleted and created again"),
+    info(Store(B::LeaseDeleted), Shards, STEADY, "P3", "was deleted", "a released lease is deleted"),
+    info(Store(B::LeaseEpochNotRaised), Shards, STEADY, "P3", "P3: ", "taking a lease over does not raise its epoch"),
+    info(Store(B::LeaseByName), Shards, STEADY, "P4", "the expected state was not reached", "a lease is recognised by the worker id alone, not by its instance").first_seed(5),
+    info(Code("lease-trusted-for-ever"), Shards, STEADY, "P2", "trusts", "a lease is trusted beyond its last confirmed expiry").first_seed(4),
     // Inboxes.
-    about(Code(Rule::RescueRemovesFirst), Queue, "wild,crash-at-write=1000", "P5", "P5: ", "a pointer is removed from an inbox before it is written to the overflow").from(3),
-    about(Code(Rule::NoRescue), Direct, "wild", "P4", "the expected state was not reached", "no worker empties the inboxes of dead workers"),
-    about(Code(Rule::OverflowUnread), Direct, "wild", "P4", "the expected state was not reached", "no worker lists the overflow"),
-    about(Code(Rule::InboxTrustedForEver), Direct, STEADY, "P2", "both trust the inbox", "an inbox is trusted beyond the last confirmed expiry of its lease").from(24),
+    info(Code("rescue-removes-first"), Queue, "wild,crash-at-write=1000", "P5", "P5: ", "an entry is removed from an inbox before it is written to the overflow").first_seed(3),
+    info(Code("no-rescue"), Direct, "wild", "P4", "the expected state was not reached", "no worker empties the inboxes of crashed workers"),
+    info(Code("overflow-unread"), Direct, "wild", "P4", "the expected state was not reached", "no worker lists the overflow"),
+    info(Code("inbox-trusted-for-ever"), Direct, STEADY, "P2", "both trust the inbox", "an inbox is trusted beyond the last confirmed expiry of its lease").first_seed(24),
     // Changing the number of shards.
-    about(Migration(Careless::NeverAsks), Queue, "wild", "P8", "P8: ", "a client never reads the number of shards again").from(23),
-    about(Migration(Careless::MovesAtOnce), Queue, "wild,late=1500,trouble-every=300", "P8", "P8: ", "a migration does not wait until every client has read it").from(63),
-    about(Migration(Careless::SweepsAtOnce), Queue, "wild", "P8", "P8: the task exists twice", "a migration removes leftovers at the old key without a grace period").from(113),
+    info(Migration(BrokenMigrationRule::LayoutNeverReread), Queue, "wild", "P8", "P8: ", "a client never reads the number of shards again").first_seed(23),
+    info(Migration(BrokenMigrationRule::MigrationDoesNotWait), Queue, "wild,late=1500,trouble-every=300", "P8", "P8: ", "a migration does not wait until every client has read it").first_seed(63),
+    info(Migration(BrokenMigrationRule::LeftoversDeletedAtOnce), Queue, "wild", "P8", "P8: the task exists twice", "a migration deletes objects at the old keys without a grace period").first_seed(113),
     // Retention.
-    about(Store(B::PurgedUnmarked), Purge, "wild", "P1", "was deleted while it was", "a task is purged by an unconditional delete"),
-    about(Store(B::PurgedAtOnce), Purge, "wild", "P1", "was deleted although", "a task marked as purged is deleted without a grace period"),
+    info(Store(B::PurgedUnmarked), Purge, "wild", "P1", "was deleted while it was", "a task is purged by an unconditional delete"),
+    info(Store(B::PurgedAtOnce), Purge, "wild", "P1", "was deleted although", "a task marked as purged is deleted without a grace period"),
     // Files.
-    about(Code(Rule::ManifestBeforeData), Artifacts, STEADY, "files", "but has no data", "the manifest of an artifact is written before its data"),
-    about(Code(Rule::PruneDeletesAtOnce), Artifacts, STEADY, "files", "files: ", "an artifact past its retention is deleted without a grace period"),
-    about(Code(Rule::LeavingTrusted), Artifacts, STEADY, "files", "was promised but is", "a publisher relies on an artifact that is leaving"),
-    about(Code(Rule::ClosingNotAwaited), Artifacts, STEADY, "files", "files: ", "an artifact is published again while its deletion may still be carried out").from(8),
-    about(Code(Rule::ResultNotPublished), Artifacts, STEADY, "files", "was promised but is", "a task is completed although its results were not published"),
-    about(Code(Rule::JournalTrusted), Artifacts, STEADY, "files", "was given", "a piece journal is trusted after a power cut").from(11),
-    about(Code(Rule::StagingGoesOn), Artifacts, "wild,date-jump=0,lost=1200", "P2", "P2: the handler of", "staging continues after the claim is lost"),
+    info(Code("manifest-before-data"), Artifacts, STEADY, "files", "but has no data", "the manifest of an artifact is written before its data"),
+    info(Code("prune-deletes-at-once"), Artifacts, STEADY, "files", "files: ", "an artifact past its retention is deleted without a grace period"),
+    info(Code("leaving-trusted"), Artifacts, STEADY, "files", "was promised but is", "a publisher relies on an artifact that is leaving"),
+    info(Code("closing-not-awaited"), Artifacts, STEADY, "files", "files: ", "an artifact is published again while its deletion may still be carried out").first_seed(8),
+    info(Code("result-not-published"), Artifacts, STEADY, "files", "was promised but is", "a task is completed although its results were not published"),
+    info(Code("journal-trusted"), Artifacts, STEADY, "files", "was given", "a piece journal is trusted after a power cut").first_seed(11),
+    info(Code("staging-goes-on"), Artifacts, "wild,date-jump=0,lost=1200", "P2", "P2: the handler of", "staging continues after the claim is lost"),
     // Outposts.
-    about(Code(Rule::ClaimUnconfirmed), Outpost, STEADY, "P2", "but the bucket has no claim", "in a strict queue a handler starts before the bucket has confirmed its claim"),
-    about(Code(Rule::LiveLeaseTaken), Outpost, STEADY, "P2", "is alive and running", "a lease is taken over from a process that sends heartbeats").from(7),
-    about(Code(Rule::NoHeartbeat), Outpost, STEADY, "P2", "is alive and running", "a worker on a node sends no heartbeats").from(5),
-    about(Code(Rule::ChangeLeftHalfDone), Outpost, STEADY, "P3", "lost: ", "file changes begun by a dead process are not finished").from(10),
-    about(Code(Rule::SentTooEarly), Outpost, STEADY, "P3", "lost: ", "a result leaves the outbox before the bucket has it").from(13),
-    about(Code(Rule::ConflictThrownAway), Outpost, STEADY, "P3", "lost: ", "the second of two results is discarded").from(1),
+    info(Code("claim-unconfirmed"), Outpost, STEADY, "P2", "but the bucket has no claim", "in a strict queue a handler starts before the bucket has confirmed its claim"),
+    info(Code("live-lease-taken"), Outpost, STEADY, "P2", "is alive and running", "a lease is taken over from a process that sends heartbeats").first_seed(7),
+    info(Code("no-heartbeat"), Outpost, STEADY, "P2", "is alive and running", "a worker on a node sends no heartbeats").first_seed(5),
+    info(Code("change-left-half-done"), Outpost, STEADY, "P3", "lost: ", "file changes begun by a crashed process are not finished"),
+    info(Code("sent-too-early"), Outpost, STEADY, "P3", "lost: ", "a result leaves the outbox before the bucket has it").first_seed(13),
+    info(Code("conflict-thrown-away"), Outpost, STEADY, "P3", "lost: ", "the second of two results is discarded").first_seed(1),
     // Hints and requests.
-    about(Store(B::NoRing), Bell, "none", "latency", "started only after", "the bell is never rung"),
-    about(Code(Rule::NoSecondLook), Bell, "none", "latency", "started only after", "a worker that reads a new bell scans only once"),
-    about(Code(Rule::ReadsTwice), Queue, "none", "requests", "requests: ", "a claim reads its task twice"),
+    info(Store(B::NoRing), Bell, "none", "latency", "started only after", "the bell is never rung"),
+    info(Code("no-second-look"), Bell, "none", "latency", "started only after", "a worker that reads a new bell scans only once"),
+    info(Code("reads-twice"), Queue, "none", "requests", "requests: ", "a claim reads its task twice"),
 ];
 
 impl Mutant {
@@ -142,8 +141,8 @@ impl Mutant {
     pub fn name(self) -> String {
         let words = match self {
             Store(broken) => format!("{broken:?}"),
-            Code(rule) => format!("{rule:?}"),
-            Migration(careless) => format!("{careless:?}"),
+            Code(rule) => return rule.to_owned(),
+            Migration(broken) => format!("{broken:?}"),
         };
         let mut name = String::new();
         for letter in words.chars() {
@@ -157,34 +156,34 @@ impl Mutant {
 
     /// Returns the mutant with this name.
     #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        ALL.iter().map(|about| about.mutant).find(|mutant| mutant.name() == name)
+    pub fn from_name(name: &str) -> Option<Self> {
+        ALL.iter().map(|info| info.mutant).find(|mutant| mutant.name() == name)
     }
 
     /// Applies the mutant to this world until the returned guard is dropped.
-    pub(crate) fn enter(self, world: &mut World) -> Mistake {
+    pub(crate) fn activate(self, world: &mut World) -> ActiveMutant {
         match self {
             Store(broken) => {
                 world.wrap_on_hosts(Arc::new(move |store, host| broken.wrap(store, host)));
-                Mistake::default()
+                ActiveMutant::default()
             }
-            Code(rule) => Mistake::new(rule),
+            Code(rule) => ActiveMutant::new(rule),
             Migration(_) => {
-                world.make_mistake(self);
-                Mistake::default()
+                world.set_mutant(self);
+                ActiveMutant::default()
             }
         }
     }
 
-    /// Returns the violation, if it concerns a change of the number of shards.
-    pub(crate) fn careless(self) -> Option<Careless> {
-        if let Migration(careless) = self { Some(careless) } else { None }
+    /// Returns the broken rule, if it concerns a change of the number of shards.
+    pub(crate) fn broken_migration_rule(self) -> Option<BrokenMigrationRule> {
+        if let Migration(broken) = self { Some(broken) } else { None }
     }
 }
 
-impl About {
-    const fn from(self, from: u64) -> Self {
-        Self { from, ..self }
+impl MutantInfo {
+    const fn first_seed(self, first_seed: u64) -> Self {
+        Self { first_seed, ..self }
     }
 
     /// Returns the options to play it with.
@@ -195,20 +194,20 @@ impl About {
 
 /// Guard of an active mutant.
 #[derive(Default)]
-pub(crate) struct Mistake {
+pub(crate) struct ActiveMutant {
     #[cfg(feature = "mutants")]
     _broken: Option<leasehold_store::mutant::Broken>,
 }
 
-impl Mistake {
+impl ActiveMutant {
     #[cfg(feature = "mutants")]
-    fn new(rule: Rule) -> Self {
+    fn new(rule: &'static str) -> Self {
         Self { _broken: Some(leasehold_store::mutant::Broken::new(rule)) }
     }
 
     /// Panics: without the feature the rule is not broken, and the run would look as if no check had detected it.
     #[cfg(not(feature = "mutants"))]
-    fn new(rule: Rule) -> Self {
-        panic!("mutant {rule:?} is in the code itself; build with `--features mutants`")
+    fn new(rule: &'static str) -> Self {
+        panic!("mutant {rule} is in the code itself; build with `--features mutants`")
     }
 }

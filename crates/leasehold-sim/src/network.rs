@@ -15,10 +15,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::bucket::SimBucket;
-use crate::chance::SimRandom;
 use crate::executor::{Executor, ProcessId};
 use crate::faults::{Events, Fate, Faults, USUAL_LATENCY_MAX};
 use crate::host::SimHost;
+use crate::random::SimRandom;
 use crate::trace::Trace;
 use crate::world::inner::machine_of;
 
@@ -74,14 +74,14 @@ pub(crate) struct Network {
 
 #[derive(Debug)]
 struct State {
-    chance: SimRandom,
+    rng: SimRandom,
     faults: Faults,
     events: Events,
     /// Number of requests that each process has sent.
     sent: BTreeMap<String, u64>,
     hosts_off_ns: [i64; HOSTS],
     /// Processes to kill in this instant.
-    doomed: Vec<ProcessId>,
+    processes_to_kill: Vec<ProcessId>,
     /// Machines that do not reach the bucket.
     cut: BTreeSet<String>,
 }
@@ -91,17 +91,17 @@ impl Network {
         executor: Executor,
         bucket: Arc<SimBucket>,
         trace: Trace,
-        mut chance: SimRandom,
+        mut rng: SimRandom,
         faults: Faults,
     ) -> Self {
-        let hosts_off_ns = std::array::from_fn(|_| chance.around_zero(HOST_OFF_NS));
+        let hosts_off_ns = std::array::from_fn(|_| rng.around_zero(HOST_OFF_NS));
         let state = Mutex::new(State {
-            chance,
+            rng,
             faults,
             events: Events::default(),
             sent: BTreeMap::new(),
             hosts_off_ns,
-            doomed: Vec::new(),
+            processes_to_kill: Vec::new(),
             cut: BTreeSet::new(),
         });
         Self { executor, bucket, trace, state }
@@ -116,8 +116,8 @@ impl Network {
     }
 
     /// Calls a function with the numbering of the faults.
-    pub(crate) fn events<R>(&self, look: impl FnOnce(&mut Events) -> R) -> R {
-        look(&mut self.state().events)
+    pub(crate) fn events<R>(&self, access: impl FnOnce(&mut Events) -> R) -> R {
+        access(&mut self.state().events)
     }
 
     /// Returns the number of requests that a process has sent.
@@ -126,13 +126,13 @@ impl Network {
     }
 
     /// Kills a process after this step, if processes may be killed. Returns whether it will be.
-    pub(crate) fn doom(&self, process: ProcessId) -> bool {
+    pub(crate) fn kill_after_step(&self, process: ProcessId) -> bool {
         let mut state = self.state();
-        let is_doomed = state.faults.crash_at_write > 0 && state.events.next_happens();
-        if is_doomed {
-            state.doomed.push(process);
+        let is_killed = state.faults.crash_at_write > 0 && state.events.next_is_injected();
+        if is_killed {
+            state.processes_to_kill.push(process);
         }
-        is_doomed
+        is_killed
     }
 
     /// Cuts or restores the link of a machine.
@@ -149,8 +149,8 @@ impl Network {
         self.state().cut.contains(machine_of(process))
     }
 
-    pub(crate) fn take_doomed(&self) -> Vec<ProcessId> {
-        std::mem::take(&mut self.state().doomed)
+    pub(crate) fn take_processes_to_kill(&self) -> Vec<ProcessId> {
+        std::mem::take(&mut self.state().processes_to_kill)
     }
 
     /// Sends a request. The connection was broken if the sender of the answer is dropped.
@@ -159,28 +159,28 @@ impl Network {
         let on_condition = matches!(&request, Request::Put(_, _, when) if *when != When::Always);
         let mut state = self.state();
         *state.sent.entry(from.name().to_owned()).or_default() += 1;
-        let State { chance, faults, events, hosts_off_ns, .. } = &mut *state;
-        let drawn = (faults.fate(chance, on_condition), faults.latency(chance), faults.latency(chance));
+        let State { rng, faults, events, hosts_off_ns, .. } = &mut *state;
+        let drawn = (faults.fate(rng, on_condition), faults.latency(rng), faults.latency(rng));
         let in_time = |latency: Duration, events: &mut Events| {
             let is_usual = latency <= USUAL_LATENCY_MAX;
-            if is_usual || events.next_happens() { latency } else { USUAL_LATENCY_MAX }
+            if is_usual || events.next_is_injected() { latency } else { USUAL_LATENCY_MAX }
         };
         let is_put = matches!(&request, Request::Put(..) | Request::End(..));
-        let journey = Journey {
-            fate: if drawn.0 == Fate::Served || events.next_happens() { drawn.0 } else { Fate::Served },
+        let in_flight = InFlightRequest {
+            fate: if drawn.0 == Fate::Served || events.next_is_injected() { drawn.0 } else { Fate::Served },
             there: in_time(drawn.1, events),
             back: in_time(drawn.2, events),
             // The client notices a broken connection at once, or only by its timeout.
-            noticed: chance.happens(5_000),
-            crash: chance.happens(faults.crash_at_write) && is_put && events.next_happens(),
-            host_off_ns: hosts_off_ns[chance.index(HOSTS)],
+            noticed: rng.happens(5_000),
+            crash: rng.happens(faults.crash_at_write) && is_put && events.next_is_injected(),
+            host_off_ns: hosts_off_ns[rng.index(HOSTS)],
             process: from.process(),
             name: from.name().to_owned(),
             network: self.clone(),
             request,
         };
         drop(state);
-        self.executor.spawn(ProcessId::WORLD, Box::pin(journey.travel(sender)));
+        self.executor.spawn(ProcessId::WORLD, Box::pin(in_flight.deliver(sender)));
         receiver
     }
 
@@ -190,7 +190,7 @@ impl Network {
 }
 
 /// One request, with all faults and latencies that were drawn for it.
-struct Journey {
+struct InFlightRequest {
     fate: Fate,
     there: Duration,
     back: Duration,
@@ -203,8 +203,8 @@ struct Journey {
     request: Request,
 }
 
-impl Journey {
-    async fn travel(self, sender: oneshot::Sender<Delivered>) {
+impl InFlightRequest {
+    async fn deliver(self, sender: oneshot::Sender<Delivered>) {
         let executor = self.network.executor.clone();
         executor.sleep(self.there).await;
         if self.network.is_cut(&self.name) {
@@ -292,13 +292,13 @@ impl Journey {
             Err(failure) => self.note(format_args!("→ {}{how}", failure.error)),
         }
         if self.crash && matches!(reply, Ok(Reply::Put(PutAnswer::Written(_)) | Reply::Ended(_))) {
-            self.network.state().doomed.push(self.process);
+            self.network.state().processes_to_kill.push(self.process);
         }
         Delivered { reply, date: Some(self.date()) }
     }
 
     fn failed(&self, cause: Cause, why: &str) -> Delivered {
-        Delivered { reply: Err(Failure::passing(cause, why)), date: Some(self.date()) }
+        Delivered { reply: Err(Failure::transient(cause, why)), date: Some(self.date()) }
     }
 
     fn date(&self) -> (i64, Duration) {

@@ -6,12 +6,12 @@
 //! changes of files, and whole machines are rebooted. Seeds choose strict or relaxed, and the duration of
 //! handlers: some need heartbeats to keep their claims.
 //!
-//! The `OutpostJudge` reads every record that is ever written to the bucket, and records runs and results of
+//! The `OutpostChecker` reads every record that is ever written to the bucket, and records runs and results of
 //! handlers. After faults have stopped and links are restored, every task must end, and the folders must be
 //! consistent.
 
-mod cast;
-mod judge;
+mod actors;
+mod checker;
 mod node;
 mod records;
 mod users;
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crate::failed::Failed;
 use crate::world::World;
-use cast::OutpostCast;
+use actors::OutpostActors;
 
 /// Time after which faults stop; a link may stay cut for twenty minutes more.
 const FAULTS_FOR: Duration = Duration::from_mins(30);
@@ -34,28 +34,28 @@ const ORDER_WITHIN_MINS: u32 = 45;
 
 /// Plays the scenario. The summary counts tasks by status.
 pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
-    let mut chance = world.chance("outpost");
-    let cast = OutpostCast::new(world, &mut chance)
+    let mut rng = world.rng("outpost");
+    let actors = OutpostActors::new(world, &mut rng)
         .map_err(|error| world.failed(format!("failed to create the disk: {error}")))?;
-    let judge = cast.judge.clone();
-    let watching = judge.clone();
-    world.check(move |change, _| watching.watch(change));
+    let checker = actors.checker.clone();
+    let checking = checker.clone();
+    world.check(move |change, _| checking.check_change(change));
     world.stop_faults_at(FAULTS_FOR);
-    cast.enter(world);
+    actors.start(world);
     let executor = world.executor().clone();
-    let is_at_rest = || executor.now() > FAULTS_FOR && cast.is_produced() && judge.is_at_rest();
-    let is_sent = || is_at_rest() && cast.nodes.iter().all(node::Node::has_nothing_to_send);
+    let is_at_rest = || executor.now() > FAULTS_FOR && actors.is_produced() && checker.is_at_rest();
+    let is_sent = || is_at_rest() && actors.nodes.iter().all(node::Node::has_nothing_to_send);
     world.run_until(is_sent, FAULTS_FOR + REST_WITHIN)?;
     world.run_for(LATE_WITHIN)?;
     world.run_until(is_sent, REST_WITHIN)?;
-    let is_in_order = || cast.nodes.iter().try_for_each(|node| node.is_in_order(&judge));
+    let check_all_folders = || actors.nodes.iter().try_for_each(|node| node.check_folders(&checker));
     for _ in 0..ORDER_WITHIN_MINS {
-        if is_in_order().is_ok() {
+        if check_all_folders().is_ok() {
             break;
         }
         world.run_for(Duration::from_mins(1))?;
     }
-    is_in_order().and_then(|()| judge.sum_up(&cast.nodes)).map_err(|message| world.failed(message))
+    check_all_folders().and_then(|()| checker.summary(&actors.nodes)).map_err(|message| world.failed(message))
 }
 
 #[cfg(test)]

@@ -6,19 +6,19 @@
 //! the number of shards meanwhile, or cancel the change. In three of ten (2, 5 and 8) an operator checks and
 //! repairs meanwhile, and purges in the days after, when keys are used again and faults have resumed.
 //!
-//! The `QueueJudge` reads the raw objects after each change, with code of its own, and records the answers of
+//! The `QueueChecker` reads the raw objects after each change, with code of its own, and records the answers of
 //! producers and the runs of handlers. After faults have stopped, all tasks must end, and the indexes must be
 //! empty.
 
 mod actors;
 pub mod bell;
-mod bound;
+pub(crate) mod checker;
 mod checks;
-pub(crate) mod judge;
 mod migration;
-mod places;
 pub mod purge;
 pub(crate) mod raw;
+mod request_bounds;
+mod task_keys;
 mod upkeep;
 
 use std::time::Duration;
@@ -27,11 +27,11 @@ use crate::failed::Failed;
 use crate::faults::Faults;
 use crate::mutants::Mutant;
 use crate::world::World;
-use actors::QueueCast;
-use bound::Counting;
-use judge::QueueJudge;
-pub use migration::Careless;
+use actors::QueueActors;
+use checker::QueueChecker;
+pub use migration::BrokenMigrationRule;
 use migration::Migration;
+use request_bounds::OperationCounter;
 use upkeep::Upkeep;
 
 /// Time after which faults stop.
@@ -48,46 +48,46 @@ const GRACES: Duration = Duration::from_mins(40);
 
 /// Plays the scenario. The summary counts tasks by status.
 pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
-    let mut chance = world.chance("queue");
-    let migration = Migration::of(world, world.mutant().and_then(Mutant::careless));
+    let mut rng = world.rng("queue");
+    let migration = Migration::of(world, world.mutant().and_then(Mutant::broken_migration_rule));
     let upkeep = Upkeep::of(world);
     let faults_for = if migration.is_some() { FAULTS_FOR_MIGRATION } else { FAULTS_FOR };
-    let judge = QueueJudge::new(world.executor().clone(), world.bucket_handle(), faults_for);
-    let watching = judge.clone();
-    world.check(move |change, _| watching.watch(change));
-    let (counting, bucket) = (Counting::default(), world.bucket_handle());
+    let checker = QueueChecker::new(world.executor().clone(), world.bucket_handle(), faults_for);
+    let checking = checker.clone();
+    world.check(move |change, _| checking.check_change(change));
+    let (counting, bucket) = (OperationCounter::default(), world.bucket_handle());
     let counted = counting.clone();
-    world.check(move |change, _| counted.watch(change, &bucket));
+    world.check(move |change, _| counted.count_change(change, &bucket));
     // Requests of operators are legitimate, but not bounded.
-    let is_good_day = world.faults() == Faults::none() && migration.is_none() && upkeep.is_none();
+    let has_no_faults = world.faults() == Faults::none() && migration.is_none() && upkeep.is_none();
     world.stop_faults_at(faults_for);
-    let cast = QueueCast::new(world, judge.clone(), migration.clone(), upkeep.is_some(), &mut chance);
-    cast.enter(world);
+    let actors = QueueActors::new(world, checker.clone(), migration.clone(), upkeep.is_some(), &mut rng);
+    actors.start(world);
     if upkeep.is_some() {
-        Upkeep::enter(&cast, world);
+        Upkeep::start(&actors, world);
     }
-    let at_rest = || judge.is_at_rest() && migration.as_ref().is_none_or(Migration::is_done);
+    let at_rest = || checker.is_at_rest() && migration.as_ref().is_none_or(Migration::is_done);
     world.run_until(at_rest, faults_for + REST_WITHIN)?;
     // Delayed requests arrive, and are cleaned up.
     world.run_for(LATE_WITHIN)?;
     world.run_until(at_rest, REST_WITHIN)?;
     if let Some(upkeep) = &upkeep {
-        upkeep.clean_up(world, &cast, &judge, at_rest)?;
+        upkeep.clean_up(world, &actors, &checker, at_rest)?;
         world.run_for(LATE_WITHIN)?;
         world.run_until(at_rest, REST_WITHIN)?;
     }
     world.run_for(GRACES)?;
-    if is_good_day {
-        counting.judge(&world.clients()).map_err(|message| world.failed(message))?;
+    if has_no_faults {
+        counting.check(&world.clients()).map_err(|message| world.failed(message))?;
     }
-    judge.sum_up().map_err(|message| world.failed(message))
+    checker.summary().map_err(|message| world.failed(message))
 }
 
 #[cfg(test)]
-mod lost;
+mod crashed_worker;
 #[cfg(test)]
 mod outage;
 #[cfg(test)]
-mod punctual;
+mod start_times;
 #[cfg(test)]
 mod tests;

@@ -42,7 +42,7 @@ pub struct Options {
     /// Faults, until the scenario stops them.
     pub faults: Faults,
     /// Parts that are left out.
-    pub cut: Omissions,
+    pub omissions: Omissions,
     /// Mutant to enable.
     pub mutant: Option<Mutant>,
     /// Keep every line of the trace.
@@ -66,7 +66,13 @@ pub struct Omissions {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { faults: Faults::wild(), cut: Omissions::default(), mutant: None, full: false, steps_max: None }
+        Self {
+            faults: Faults::wild(),
+            omissions: Omissions::default(),
+            mutant: None,
+            full: false,
+            steps_max: None,
+        }
     }
 }
 
@@ -80,7 +86,7 @@ impl Options {
 
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Omissions { faults_for, only, without, tasks } = &self.cut;
+        let Omissions { faults_for, only, without, tasks } = &self.omissions;
         write!(f, " --faults {}", self.faults)?;
         self.mutant.iter().try_for_each(|mutant| write!(f, " --mutant {}", mutant.name()))?;
         faults_for.iter().try_for_each(|time| write!(f, " --faults-for {}", time.as_secs()))?;
@@ -143,7 +149,7 @@ impl Scenario {
 
     /// Returns the scenario with this name.
     #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|scenario| scenario.name() == name)
     }
 
@@ -160,13 +166,13 @@ impl Scenario {
 
     /// Plays the scenario once, in the world of this seed.
     pub fn play(self, seed: u64, options: &Options) -> Result<Report, Failed> {
-        let mut world = World::new(seed, options.faults.clone()).called(self.name());
-        world.cut(options.cut.clone());
-        world.give_up_after(options.steps_max);
+        let mut world = World::new(seed, options.faults.clone()).with_scenario(self.name());
+        world.omit(options.omissions.clone());
+        world.limit_steps(options.steps_max);
         if options.full {
             world.trace().keep_all();
         }
-        let _mistake = options.mutant.map(|mutant| mutant.enter(&mut world));
+        let _active_mutant = options.mutant.map(|mutant| mutant.activate(&mut world));
         let played = match self {
             Self::Counters => counters::play(&mut world),
             Self::Queue => queue::play(&mut world),

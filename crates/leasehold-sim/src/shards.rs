@@ -5,7 +5,7 @@
 //! one shard. After faults have stopped, all shards must soon be served, evenly, and then no lease may move.
 
 use leasehold_core::{ShardLen, ShardRange};
-use leasehold_queue::{Queue, QueueConfig};
+use leasehold_queue::{ObjectQueue, QueueConfig};
 use leasehold_store::{Client, Host, HostExt};
 use leasehold_worker::{Context, Monitor, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::Value;
@@ -43,38 +43,38 @@ const IDLE_FOR: Duration = Duration::from_mins(10);
 
 /// Plays the scenario. The summary counts leases taken.
 pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
-    let mut chance = world.chance("shards");
-    let watch = Watch::new(world);
-    world.check(|change, _| crate::leases::watch(change));
+    let mut rng = world.rng("shards");
+    let checker = ShardChecker::new(world);
+    world.check(|change, _| crate::leases::check_change(change));
     world.stop_faults_at(FAULTS_FOR);
-    let count = 1 + chance.below(WORKERS_MAX);
+    let count = 1 + rng.below(WORKERS_MAX);
     for number in 1..=count {
         // A worker with the name of another serves nothing while that one lives.
-        let is_twin = number > 1 && chance.happens(1_000);
+        let is_twin = number > 1 && rng.happens(1_000);
         let name = format!("w{}", if is_twin { number - 1 } else { number });
-        // Some leave for good, in the middle of the faults.
-        let leaves_at = (number > 1 && chance.happens(2_000))
-            .then(|| chance.between(Duration::from_secs(20), FAULTS_FOR));
-        let part = Part { name, leaves_at, watch: watch.clone() };
-        world.actor(&format!("m{number}"), move |host, client| Box::pin(part.clone().play(host, client)));
+        // Some leave permanently, in the middle of the faults.
+        let leaves_at =
+            (number > 1 && rng.happens(2_000)).then(|| rng.between(Duration::from_secs(20), FAULTS_FOR));
+        let actor = ShardWorker { name, leaves_at, checker: checker.clone() };
+        world.actor(&format!("m{number}"), move |host, client| Box::pin(actor.clone().play(host, client)));
     }
     let executor = world.executor().clone();
-    let everyone_is_back = || executor.now() > FAULTS_FOR && watch.is_everyone_back();
-    run(world, &watch, everyone_is_back, FAULTS_FOR + BACK_WITHIN)?;
+    let everyone_is_back = || executor.now() > FAULTS_FOR && checker.is_everyone_back();
+    run(world, &checker, everyone_is_back, FAULTS_FOR + BACK_WITHIN)?;
     let calm_at = world.now();
     let has_jumped = world.bucket().jumped_at().is_some();
     let limits = if has_jumped { [EVEN_AFTER_JUMPS; 2] } else { [SERVED_WITHIN, EVEN_WITHIN] };
-    run(world, &watch, || watch.is_all_served(), limits[0])?;
+    run(world, &checker, || checker.is_all_served(), limits[0])?;
     let served_after = world.now().saturating_sub(calm_at);
-    run(world, &watch, || watch.is_even(), limits[1].saturating_sub(served_after))?;
+    run(world, &checker, || checker.is_even(), limits[1].saturating_sub(served_after))?;
     let even_after = world.now().saturating_sub(calm_at);
     // Delayed requests arrive, and have no lasting effect.
-    pass(world, &watch, LATE_WITHIN)?;
-    run(world, &watch, || watch.is_all_served() && watch.is_even(), limits[1])?;
-    watch.stand_still();
-    pass(world, &watch, IDLE_FOR)?;
-    watch.has_stood_still().map_err(|message| world.failed(message))?;
-    let epochs = watch.epochs().values().sum::<u64>();
+    advance(world, &checker, LATE_WITHIN)?;
+    run(world, &checker, || checker.is_all_served() && checker.is_even(), limits[1])?;
+    checker.record_baseline();
+    advance(world, &checker, IDLE_FOR)?;
+    checker.check_unmoved().map_err(|message| world.failed(message))?;
+    let epochs = checker.epochs().values().sum::<u64>();
     let (served, even) = (served_after.as_secs(), even_after.as_secs());
     Ok(format!(
         "{count} workers took leases {epochs} times; all served after {served} s, even after {even} s"
@@ -84,44 +84,44 @@ pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
 /// Runs until the condition holds, with a check of all processes after each step.
 fn run(
     world: &mut World,
-    watch: &Watch,
+    checker: &ShardChecker,
     mut condition: impl FnMut() -> bool,
     limit: Duration,
 ) -> Result<(), Failed> {
-    let looked = || {
-        watch.alarm.check(watch.look());
+    let condition_after_check = || {
+        checker.alarm.check(checker.check_trust());
         condition()
     };
-    world.run_until(looked, limit).map_err(|mut failed| {
-        failed.message = format!("{}; {}", failed.message, watch.describe());
+    world.run_until(condition_after_check, limit).map_err(|mut failed| {
+        failed.message = format!("{}; {}", failed.message, checker.describe());
         failed
     })
 }
 
 /// Lets time pass, with a check of all processes every second: a violation lasts for longer.
-fn pass(world: &mut World, watch: &Watch, duration: Duration) -> Result<(), Failed> {
+fn advance(world: &mut World, checker: &ShardChecker, duration: Duration) -> Result<(), Failed> {
     let end = world.now() + duration;
     while world.now() < end {
         world.run_for(Duration::from_secs(1))?;
-        watch.look().map_err(|message| world.failed(message))?;
+        checker.check_trust().map_err(|message| world.failed(message))?;
     }
     Ok(())
 }
 
-/// Part of one process.
+/// Worker on one machine, and the time at which it leaves permanently.
 #[derive(Clone)]
-struct Part {
+struct ShardWorker {
     name: String,
     leaves_at: Option<Duration>,
-    watch: Watch,
+    checker: ShardChecker,
 }
 
-impl Part {
+impl ShardWorker {
     async fn play(self, host: Arc<SimHost>, client: Client) {
         let queue = self.connect(&host, client).await;
         while !self.has_left() {
             let shutdown = Shutdown::default();
-            let stay = self.stay(&host);
+            let stay = self.time_until_drain(&host);
             let stopping = stay.map(|stay| {
                 let (stop, asleep) = (shutdown.clone(), host.sleep(stay));
                 host.spawn(Box::pin(async move {
@@ -130,39 +130,44 @@ impl Part {
                 }))
             });
             if let Err(error) = self.work(&queue, &host, shutdown).await {
-                self.watch.alarm.raise(format!("{} ended: {error}", host.name()));
+                self.checker.alarm.raise(format!("{} ended: {error}", host.name()));
             }
             drop(stopping);
             host.sleep(host.random_below(RENEW_EVERY * 2)).await;
         }
-        self.watch.leave(&host);
+        self.checker.remove_machine(&host);
     }
 
     /// Returns the time until it drains: none once faults have stopped.
-    fn stay(&self, host: &SimHost) -> Option<Duration> {
-        let now = self.watch.executor.now();
-        let by_chance = (now < FAULTS_FOR && host.random().is_multiple_of(3))
+    fn time_until_drain(&self, host: &SimHost) -> Option<Duration> {
+        let now = self.checker.executor.now();
+        let random_stay = (now < FAULTS_FOR && host.random().is_multiple_of(3))
             .then(|| host.random_below(FAULTS_FOR.saturating_sub(now)));
-        let for_good = self.leaves_at.map(|at| at.saturating_sub(now));
-        by_chance.into_iter().chain(for_good).min()
+        let final_stay = self.leaves_at.map(|at| at.saturating_sub(now));
+        random_stay.into_iter().chain(final_stay).min()
     }
 
     fn has_left(&self) -> bool {
-        self.leaves_at.is_some_and(|at| self.watch.executor.now() >= at)
+        self.leaves_at.is_some_and(|at| self.checker.executor.now() >= at)
     }
 
-    async fn connect(&self, host: &SimHost, client: Client) -> Queue {
+    async fn connect(&self, host: &SimHost, client: Client) -> ObjectQueue {
         loop {
             let config = QueueConfig { shard_prefix_len: DIGITS, ..QueueConfig::default() };
-            match Queue::with_config(client.clone(), config).await {
+            match ObjectQueue::with_config(client.clone(), config).await {
                 Ok(queue) => return queue,
-                Err(error) => self.watch.note(host, &format!("failed to connect: {error}")),
+                Err(error) => self.checker.note(host, &format!("failed to connect: {error}")),
             }
             host.sleep(Duration::from_secs(1)).await;
         }
     }
 
-    async fn work(&self, queue: &Queue, host: &SimHost, shutdown: Shutdown) -> leasehold_core::Result<()> {
+    async fn work(
+        &self,
+        queue: &ObjectQueue,
+        host: &SimHost,
+        shutdown: Shutdown,
+    ) -> leasehold_core::Result<()> {
         let leasing = ShardLeasing { ttl: TTL, renew_every: RENEW_EVERY, ..ShardLeasing::default() };
         let options = WorkerOptions {
             leasing: Some(leasing),
@@ -174,43 +179,43 @@ impl Part {
         };
         let worker = Worker::new(queue.clone(), &self.name, None)?.options(options);
         let worker = worker.handle("*", |_: Context, _: Value| async { Ok::<_, TaskError>(Value::Null) })?;
-        self.watch.enter(host, &self.name, worker.monitor());
+        self.checker.add_worker(host, &self.name, worker.monitor());
         worker.run(shutdown).await?;
-        self.watch.rest(host);
+        self.checker.remove_worker(host);
         Ok(())
     }
 }
 
 /// Tracks all processes, and checks which shards they trust.
 #[derive(Clone)]
-struct Watch {
+struct ShardChecker {
     executor: Executor,
     bucket: Arc<SimBucket>,
     alarm: Alarm,
     trace: Trace,
-    seen: Arc<Mutex<Seen>>,
+    observed: Arc<Mutex<Observed>>,
 }
 
 /// Shards that each process serves, and the epoch of each lease.
-type Still = (BTreeMap<ProcessId, Vec<ShardRange>>, BTreeMap<String, u64>);
+type LeaseBaseline = (BTreeMap<ProcessId, Vec<ShardRange>>, BTreeMap<String, u64>);
 
 #[derive(Default)]
-struct Seen {
-    /// Machines that have ever started, and the process that each runs now; none if it has left for good.
+struct Observed {
+    /// Machines that have ever started, and the process that each runs now; none if it has left permanently.
     machines: BTreeMap<String, Option<ProcessId>>,
     workers: BTreeMap<ProcessId, (String, Monitor)>,
     /// Shards and epochs at the time from which no lease may move.
-    still: Option<Still>,
+    baseline: Option<LeaseBaseline>,
 }
 
-impl Watch {
+impl ShardChecker {
     fn new(world: &World) -> Self {
         Self {
             executor: world.executor().clone(),
             bucket: world.bucket_handle(),
             alarm: world.alarm().clone(),
             trace: world.trace().clone(),
-            seen: Arc::default(),
+            observed: Arc::default(),
         }
     }
 
@@ -218,34 +223,34 @@ impl Watch {
         self.trace.line(self.executor.now(), host.name(), what);
     }
 
-    fn enter(&self, host: &SimHost, name: &str, monitor: Monitor) {
-        let mut seen = self.seen();
-        seen.machines.insert(machine(host), Some(host.process()));
-        seen.workers.insert(host.process(), (name.to_owned(), monitor));
+    fn add_worker(&self, host: &SimHost, name: &str, monitor: Monitor) {
+        let mut observed = self.observed();
+        observed.machines.insert(machine(host), Some(host.process()));
+        observed.workers.insert(host.process(), (name.to_owned(), monitor));
     }
 
     /// Records that a process does not work at this moment.
-    fn rest(&self, host: &SimHost) {
-        self.seen().workers.remove(&host.process());
+    fn remove_worker(&self, host: &SimHost) {
+        self.observed().workers.remove(&host.process());
     }
 
-    fn leave(&self, host: &SimHost) {
-        self.rest(host);
-        self.seen().machines.insert(machine(host), None);
+    fn remove_machine(&self, host: &SimHost) {
+        self.remove_worker(host);
+        self.observed().machines.insert(machine(host), None);
     }
 
     /// Returns the running processes, with the shards they trust.
     fn served(&self) -> BTreeMap<ProcessId, (String, Vec<ShardRange>)> {
-        let seen = self.seen();
+        let observed = self.observed();
         let runs =
             |process: &&ProcessId| self.executor.is_alive(**process) && !self.executor.is_paused(**process);
-        let running = seen.workers.iter().filter(|(process, _)| runs(process));
+        let running = observed.workers.iter().filter(|(process, _)| runs(process));
         running.map(|(process, (name, monitor))| (*process, (name.clone(), monitor.shards()))).collect()
     }
 
     /// Checks that no two processes trust one shard. After a jump of the store's time any process may be
     /// mistaken.
-    fn look(&self) -> Result<(), String> {
+    fn check_trust(&self) -> Result<(), String> {
         if self.bucket.jumped_at().is_some() {
             return Ok(());
         }
@@ -260,21 +265,21 @@ impl Watch {
                 return Err(format!("{first} trusts {one} while {second} trusts {other}"));
             }
         }
-        let is_still = self.seen().still.is_some();
-        if is_still && !self.is_all_served() {
+        let has_baseline = self.observed().baseline.is_some();
+        if has_baseline && !self.is_all_served() {
             return Err(format!("some shards are no longer served: {}", self.describe()));
         }
         Ok(())
     }
 
     fn is_everyone_back(&self) -> bool {
-        let seen = self.seen();
+        let observed = self.observed();
         let is_back = |process: &ProcessId| {
             self.executor.is_alive(*process)
                 && !self.executor.is_paused(*process)
-                && seen.workers.contains_key(process)
+                && observed.workers.contains_key(process)
         };
-        !seen.machines.is_empty() && seen.machines.values().flatten().all(is_back)
+        !observed.machines.is_empty() && observed.machines.values().flatten().all(is_back)
     }
 
     fn is_all_served(&self) -> bool {
@@ -297,18 +302,18 @@ impl Watch {
         }
     }
 
-    fn stand_still(&self) {
+    fn record_baseline(&self) {
         let served = self.served().into_iter().map(|(process, (_, ranges))| (process, ranges)).collect();
         let epochs = self.epochs();
-        self.seen().still = Some((served, epochs));
+        self.observed().baseline = Some((served, epochs));
     }
 
-    fn has_stood_still(&self) -> Result<(), String> {
+    fn check_unmoved(&self) -> Result<(), String> {
         let served: BTreeMap<_, _> =
             self.served().into_iter().map(|(process, (_, ranges))| (process, ranges)).collect();
-        match self.seen().still.clone() {
-            Some(still) if still != (served, self.epochs()) => {
-                Err(format!("a lease has moved; before: {still:?}; now: {}", self.describe()))
+        match self.observed().baseline.clone() {
+            Some(baseline) if baseline != (served, self.epochs()) => {
+                Err(format!("a lease has moved; before: {baseline:?}; now: {}", self.describe()))
             }
             _ => Ok(()),
         }
@@ -324,7 +329,7 @@ impl Watch {
             });
             read.collect()
         };
-        self.bucket.look(epoch)
+        self.bucket.with_objects(epoch)
     }
 
     fn describe(&self) -> String {
@@ -335,8 +340,8 @@ impl Watch {
         served.collect::<Vec<_>>().join(", ")
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn observed(&self) -> MutexGuard<'_, Observed> {
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -350,9 +355,9 @@ fn machine(host: &SimHost) -> String {
 }
 
 #[cfg(test)]
-mod bills;
-#[cfg(test)]
 mod changes;
+#[cfg(test)]
+mod costs;
 #[cfg(test)]
 mod operators;
 #[cfg(test)]

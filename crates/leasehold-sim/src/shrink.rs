@@ -73,8 +73,8 @@ impl Search {
         true
     }
 
-    fn cut(&mut self, change: impl FnOnce(&mut Omissions)) -> bool {
-        self.try_out(|options| change(&mut options.cut))
+    fn omit(&mut self, change: impl FnOnce(&mut Omissions)) -> bool {
+        self.try_out(|options| change(&mut options.omissions))
     }
 
     fn leave_out_kinds(&mut self) {
@@ -99,21 +99,22 @@ impl Search {
             return;
         }
         let until = Duration::from_secs(self.best.at.as_secs() + 1);
-        let is_shorter = |cut: &Omissions, time: Duration| cut.faults_for.is_none_or(|known| time < known);
-        let shorter = |cut: &mut Omissions, time: Duration| {
-            if is_shorter(cut, time) {
-                cut.faults_for = Some(time);
+        let is_shorter =
+            |omissions: &Omissions, time: Duration| omissions.faults_for.is_none_or(|known| time < known);
+        let shorter = |omissions: &mut Omissions, time: Duration| {
+            if is_shorter(omissions, time) {
+                omissions.faults_for = Some(time);
             }
         };
-        self.cut(|cut| shorter(cut, until));
+        self.omit(|omissions| shorter(omissions, until));
         for part in [2, 4, 8, 16] {
-            self.cut(|cut| shorter(cut, Duration::from_secs(until.as_secs() / part)));
+            self.omit(|omissions| shorter(omissions, Duration::from_secs(until.as_secs() / part)));
         }
     }
 
     fn leave_out_actors(&mut self) {
         for actor in self.best.size.actors.clone() {
-            self.cut(|cut| cut.without.extend([actor]));
+            self.omit(|omissions| omissions.without.extend([actor]));
         }
     }
 
@@ -121,9 +122,9 @@ impl Search {
         if self.scenario != Scenario::Queue {
             return;
         }
-        let most = self.best.options.cut.tasks.unwrap_or(u64::MAX);
+        let most = self.best.options.omissions.tasks.unwrap_or(u64::MAX);
         for tasks in [0, 1, 2, 3, 4, 6, 8, 12, 16, 24].into_iter().filter(|tasks| *tasks < most) {
-            if self.cut(|cut| cut.tasks = Some(tasks)) {
+            if self.omit(|omissions| omissions.tasks = Some(tasks)) {
                 return;
             }
         }
@@ -135,8 +136,8 @@ impl Search {
             return;
         }
         let drawn = self.best.size.faults_drawn;
-        let all = self.best.options.cut.only.clone().unwrap_or_else(|| (0..drawn).collect());
-        self.cut(|cut| cut.only = Some(all));
+        let all = self.best.options.omissions.only.clone().unwrap_or_else(|| (0..drawn).collect());
+        self.omit(|omissions| omissions.only = Some(all));
         let mut size = self.kept().len();
         while size > 0 {
             let mut from = 0;
@@ -147,7 +148,7 @@ impl Search {
                 }
                 let to = (from + size).min(kept.len());
                 let rest: BTreeSet<_> = kept[..from].iter().chain(&kept[to..]).copied().collect();
-                if !self.cut(|cut| cut.only = Some(rest)) {
+                if !self.omit(|omissions| omissions.only = Some(rest)) {
                     from = to;
                 }
             }
@@ -156,7 +157,7 @@ impl Search {
     }
 
     fn kept(&self) -> BTreeSet<u64> {
-        self.best.options.cut.only.clone().unwrap_or_default()
+        self.best.options.omissions.only.clone().unwrap_or_default()
     }
 }
 

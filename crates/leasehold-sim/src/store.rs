@@ -20,7 +20,7 @@ use crate::host::SimHost;
 use crate::network::{Delivered, Network, Reply, Request};
 
 /// Maximum latency of an answer that reveals any jump of the store's time.
-const PROMPT: Duration = Duration::from_secs(1);
+const PROMPT_WITHIN: Duration = Duration::from_secs(1);
 
 /// The store of one process.
 #[derive(Debug)]
@@ -47,20 +47,21 @@ impl SimStore {
         Self { host, network, bucket, executor, clock, alarm, recovered_from: Mutex::default() }
     }
 
-    async fn ask(&self, request: Request) -> Result<Reply, Failure> {
-        self.test_clock("before a request");
+    async fn send(&self, request: Request) -> Result<Reply, Failure> {
+        self.check_clock("before a request");
         let (sent, sent_at) = (self.host.instant(), self.executor.now());
         let Ok(Delivered { reply, date }) = self.network.send(&self.host, request).await else {
-            return Err(Failure::passing(Cause::Unanswered, "the connection was broken"));
+            return Err(Failure::transient(Cause::Unanswered, "the connection was broken"));
         };
         if let Some((date_secs, dated_at)) = date {
             let received = self.host.instant();
             self.clock.observe(date_secs, sent, received);
             // If the wall clock was set meanwhile, the latency of the answer is unknown.
             let ahead = |instant: Instant| instant.wall_ns - instant.boot_ns;
-            let is_timed = u128::from((ahead(received) - ahead(sent)).unsigned_abs()) < PROMPT.as_nanos();
-            self.consider(sent_at, dated_at, is_timed);
-            self.test_clock("after an answer");
+            let is_timed =
+                u128::from((ahead(received) - ahead(sent)).unsigned_abs()) < PROMPT_WITHIN.as_nanos();
+            self.track_recovery(sent_at, dated_at, is_timed);
+            self.check_clock("after an answer");
         }
         reply
     }
@@ -68,17 +69,20 @@ impl SimStore {
     /// Tracks whether the clock must be right. After a jump of the store's time the clock may be wrong until
     /// a prompt answer from after the jump arrives, and again when an answer from before the jump arrives
     /// late.
-    fn consider(&self, sent_at: Duration, dated_at: Duration, is_timed: bool) {
+    fn track_recovery(&self, sent_at: Duration, dated_at: Duration, is_timed: bool) {
         let Some(jumped_at) = self.bucket.jumped_at() else { return };
         let mut recovered_from = self.recovered_from.lock().unwrap_or_else(PoisonError::into_inner);
         if dated_at <= jumped_at {
             *recovered_from = None;
-        } else if is_timed && sent_at > jumped_at && self.executor.now().saturating_sub(sent_at) <= PROMPT {
+        } else if is_timed
+            && sent_at > jumped_at
+            && self.executor.now().saturating_sub(sent_at) <= PROMPT_WITHIN
+        {
             *recovered_from = Some(jumped_at);
         }
     }
 
-    fn test_clock(&self, when: &str) {
+    fn check_clock(&self, when: &str) {
         let jumped_at = self.bucket.jumped_at();
         let recovered_from = *self.recovered_from.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(now) = self.clock.now().filter(|_| jumped_at == recovered_from) else { return };
@@ -101,9 +105,9 @@ impl Store for SimStore {
     fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
         let request = Request::Get(key.to_owned(), unless.cloned());
         Box::pin(async move {
-            match self.ask(request).await? {
+            match self.send(request).await? {
                 Reply::Get(get) => Ok(get),
-                other => Err(mixed_up(&other)),
+                other => Err(unexpected_reply(&other)),
             }
         })
     }
@@ -111,9 +115,9 @@ impl Store for SimStore {
     fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
         let request = Request::Put(key.to_owned(), body, when.clone());
         Box::pin(async move {
-            match self.ask(request).await? {
+            match self.send(request).await? {
                 Reply::Put(put) => Ok(put),
-                other => Err(mixed_up(&other)),
+                other => Err(unexpected_reply(&other)),
             }
         })
     }
@@ -121,9 +125,9 @@ impl Store for SimStore {
     fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
         let request = Request::Delete(key.to_owned());
         Box::pin(async move {
-            match self.ask(request).await? {
+            match self.send(request).await? {
                 Reply::Deleted => Ok(()),
-                other => Err(mixed_up(&other)),
+                other => Err(unexpected_reply(&other)),
             }
         })
     }
@@ -131,9 +135,9 @@ impl Store for SimStore {
     fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
         let request = Request::List(list.clone());
         Box::pin(async move {
-            match self.ask(request).await? {
+            match self.send(request).await? {
                 Reply::Page(page) => Ok(page),
-                other => Err(mixed_up(&other)),
+                other => Err(unexpected_reply(&other)),
             }
         })
     }
@@ -146,9 +150,9 @@ impl Store for SimStore {
     ) -> Answer<'a, Ranged> {
         let request = Request::GetRange(key.to_owned(), range, unchanged.cloned());
         Box::pin(async move {
-            match self.ask(request).await? {
+            match self.send(request).await? {
                 Reply::Ranged(ranged) => Ok(ranged),
-                other => Err(mixed_up(&other)),
+                other => Err(unexpected_reply(&other)),
             }
         })
     }
@@ -156,9 +160,9 @@ impl Store for SimStore {
     fn upload_begin<'a>(&'a self, key: &'a str, part_bytes: u64) -> Answer<'a, UploadId> {
         let request = Request::Begin(key.to_owned(), part_bytes);
         Box::pin(async move {
-            match self.ask(request).await? {
+            match self.send(request).await? {
                 Reply::Begun(upload) => Ok(upload),
-                other => Err(mixed_up(&other)),
+                other => Err(unexpected_reply(&other)),
             }
         })
     }
@@ -172,9 +176,9 @@ impl Store for SimStore {
     ) -> Answer<'a, PartId> {
         let request = Request::Part(key.to_owned(), upload.clone(), number, body);
         Box::pin(async move {
-            match self.ask(request).await? {
+            match self.send(request).await? {
                 Reply::Part(part) => Ok(part),
-                other => Err(mixed_up(&other)),
+                other => Err(unexpected_reply(&other)),
             }
         })
     }
@@ -187,9 +191,9 @@ impl Store for SimStore {
     ) -> Answer<'a, Version> {
         let request = Request::End(key.to_owned(), upload.clone(), parts);
         Box::pin(async move {
-            match self.ask(request).await? {
+            match self.send(request).await? {
                 Reply::Ended(version) => Ok(version),
-                other => Err(mixed_up(&other)),
+                other => Err(unexpected_reply(&other)),
             }
         })
     }
@@ -197,9 +201,9 @@ impl Store for SimStore {
     fn upload_abort<'a>(&'a self, key: &'a str, upload: &'a UploadId) -> Answer<'a, ()> {
         let request = Request::Abort(key.to_owned(), upload.clone());
         Box::pin(async move {
-            match self.ask(request).await? {
+            match self.send(request).await? {
                 Reply::Aborted => Ok(()),
-                other => Err(mixed_up(&other)),
+                other => Err(unexpected_reply(&other)),
             }
         })
     }
@@ -214,8 +218,8 @@ impl Store for SimStore {
 }
 
 /// An answer of the wrong kind: a bug of the simulator itself.
-fn mixed_up(reply: &Reply) -> Failure {
-    Failure::last(leasehold_core::Kind::Internal, format!("the simulated bucket answered: {reply}"))
+fn unexpected_reply(reply: &Reply) -> Failure {
+    Failure::permanent(leasehold_core::Kind::Internal, format!("the simulated bucket answered: {reply}"))
 }
 
 #[cfg(test)]
@@ -224,27 +228,27 @@ mod tests {
     use crate::faults::Faults;
     use crate::world::World;
     use leasehold_core::limits::UPLOAD_PART_BYTES;
-    use leasehold_store::testing::conformance::{Extent, Suite};
+    use leasehold_store::testing::conformance::{Suite, SuiteOptions};
     use leasehold_store::{Client, Purpose};
 
     /// Runs without faults and without other processes: races are left to the scenarios.
     #[test]
     fn the_simulated_bucket_conforms() {
-        let mut world = World::new(1, Faults::none()).called("store");
-        let seen = Arc::<Mutex<Option<Arc<dyn Store>>>>::default();
-        let keep = seen.clone();
+        let mut world = World::new(1, Faults::none()).with_scenario("store");
+        let captured = Arc::<Mutex<Option<Arc<dyn Store>>>>::default();
+        let keep = captured.clone();
         world.wrap_stores(Arc::new(move |store| {
             *keep.lock().unwrap() = Some(store.clone());
             store
         }));
         let (host, _) = world.process("suite");
-        let store = seen.lock().unwrap().take().unwrap();
-        let extent = Extent { races: false, listed: 1_500, ..Extent::default() };
+        let store = captured.lock().unwrap().take().unwrap();
+        let extent = SuiteOptions { races: false, listed: 1_500, ..SuiteOptions::default() };
         let suite = Suite::on(host.clone(), store, extent);
         let ended = Arc::<Mutex<Option<_>>>::default();
-        let tell = ended.clone();
+        let slot = ended.clone();
         world.spawn(host.process(), async move {
-            *tell.lock().unwrap() = Some(suite.run().await);
+            *slot.lock().unwrap() = Some(suite.run().await);
         });
         let has_ended = || ended.lock().unwrap().is_some();
         world.run_until(has_ended, Duration::from_hours(1)).unwrap_or_else(|failed| panic!("{failed}"));
@@ -268,11 +272,11 @@ mod tests {
     }
 
     #[test]
-    fn an_upload_appears_whole_or_not_at_all_whatever_goes_wrong() {
+    fn an_upload_appears_whole_or_not_at_all_under_wild_faults() {
         let parts = [vec![1; usize::try_from(UPLOAD_PART_BYTES).unwrap()].into(), Bytes::from_static(b"2")];
         for seed in crate::seeds(0..30) {
             let faults = Faults { crash_at_write: 0, trouble_every: None, ..Faults::wild() };
-            let mut world = World::new(seed, faults).called("store");
+            let mut world = World::new(seed, faults).with_scenario("store");
             let whole = parts.concat();
             world.check(move |change, _| match &change.after {
                 Some(stored) if stored.object.body == whole => Ok(()),

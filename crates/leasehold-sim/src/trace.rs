@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::chance::{HASH_START, hash};
+use crate::random::{HASH_START, hash};
 
 /// Number of newest lines that are kept: enough to see what led to a failure.
 const LINES_KEPT: usize = 300;

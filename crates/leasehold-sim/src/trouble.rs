@@ -3,28 +3,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::chance::SimRandom;
 use crate::executor::ProcessId;
 use crate::faults::{Events, Troubles};
 use crate::host::{SimHost, nanos};
+use crate::random::SimRandom;
 use crate::world::Inner;
 
 /// Pause between two reads of the faults while they have no trouble.
-const LOOK_EVERY: Duration = Duration::from_mins(10);
+const RECHECK_EVERY: Duration = Duration::from_mins(10);
 
 /// Injects troubles as long as the world's faults ask for them.
-pub(crate) async fn come(world: Arc<Inner>) {
-    let mut chance = SimRandom::derived(world.seed, "trouble");
+pub(crate) async fn inject(world: Arc<Inner>) {
+    let mut rng = SimRandom::derived(world.seed, "trouble");
     loop {
         let Some(every) = world.network.faults().trouble_every else {
-            world.executor.sleep(LOOK_EVERY).await;
+            world.executor.sleep(RECHECK_EVERY).await;
             continue;
         };
-        world.executor.sleep(chance.between(Duration::ZERO, every * 2)).await;
+        world.executor.sleep(rng.between(Duration::ZERO, every * 2)).await;
         let faults = world.network.faults();
         if faults.trouble_every.is_some() {
-            let really = world.network.events(Events::next_happens);
-            happen(&world, faults.troubles, &mut chance, really);
+            let is_injected = world.network.events(Events::next_is_injected);
+            inject_one(&world, faults.troubles, &mut rng, is_injected);
         }
     }
 }
@@ -32,31 +32,31 @@ pub(crate) async fn come(world: Arc<Inner>) {
 /// Kills the process of an actor if it still runs; the actor is restarted later.
 pub(crate) fn crash_process(world: &Arc<Inner>, process: ProcessId) {
     let named = |(name, host): (String, Arc<SimHost>)| (host.process() == process).then_some(name);
-    if let Some(name) = living(world).into_iter().find_map(named) {
-        let mut chance = SimRandom::derived(world.seed, &format!("crash of {process:?}"));
-        crash(world, &name, process, &mut chance, true);
+    if let Some(name) = running(world).into_iter().find_map(named) {
+        let mut rng = SimRandom::derived(world.seed, &format!("crash of {process:?}"));
+        crash(world, &name, process, &mut rng, true);
     }
 }
 
-/// Draws a trouble, and injects it if `really`: the next draw is the same in either case.
-fn happen(world: &Arc<Inner>, shares: Troubles, chance: &mut SimRandom, really: bool) {
-    let living = living(world);
-    let Some((name, host)) = living.get(chance.index(living.len())) else { return };
+/// Draws a trouble, and injects it if `is_injected`: the next draw is the same in either case.
+fn inject_one(world: &Arc<Inner>, shares: Troubles, rng: &mut SimRandom, is_injected: bool) {
+    let running = running(world);
+    let Some((name, host)) = running.get(rng.index(running.len())) else { return };
     let Troubles { crash: to_crash, pause, stall, wall_jump, date_jump } = shares;
-    let drawn = chance.below(to_crash + pause + stall + wall_jump + date_jump);
+    let drawn = rng.below(to_crash + pause + stall + wall_jump + date_jump);
     let now = world.executor.now();
     if drawn < to_crash {
-        crash(world, name, host.process(), chance, really);
+        crash(world, name, host.process(), rng, is_injected);
     } else if drawn < to_crash + pause {
-        let duration = a_while(chance);
-        if really {
+        let duration = random_pause(rng);
+        if is_injected {
             world.executor.pause(host.process(), duration);
         }
     } else if drawn < to_crash + pause + stall {
-        let duration = a_while(chance);
+        let duration = random_pause(rng);
         // A paused process would miss the same time twice, and its boot clock would go back.
         let here = world.neighbours(name);
-        if !really || here.iter().any(|(_, host)| world.executor.is_paused(host.process())) {
+        if !is_injected || here.iter().any(|(_, host)| world.executor.is_paused(host.process())) {
             return;
         }
         world.trace.line(now, host.name(), "stalls, and its boot clock stops");
@@ -65,8 +65,8 @@ fn happen(world: &Arc<Inner>, shares: Troubles, chance: &mut SimRandom, really: 
             world.executor.pause(host.process(), duration);
         }
     } else if drawn < to_crash + pause + stall + wall_jump {
-        let by_ns = chance.around_zero(nanos(Duration::from_hours(2)));
-        if !really {
+        let by_ns = rng.around_zero(nanos(Duration::from_hours(2)));
+        if !is_injected {
             return;
         }
         world.trace.line(
@@ -76,9 +76,9 @@ fn happen(world: &Arc<Inner>, shares: Troubles, chance: &mut SimRandom, really: 
         );
         host.machine().jump_wall(by_ns);
     } else {
-        let size = nanos(chance.between(Duration::from_secs(10), Duration::from_hours(1)));
-        let by_ns = if chance.happens(5_000) { size } else { -size };
-        if !really {
+        let size = nanos(rng.between(Duration::from_secs(10), Duration::from_hours(1)));
+        let by_ns = if rng.happens(5_000) { size } else { -size };
+        if !is_injected {
             return;
         }
         world.trace.line(now, "store", format_args!("has its time set by {} s", by_ns / 1_000_000_000));
@@ -87,15 +87,15 @@ fn happen(world: &Arc<Inner>, shares: Troubles, chance: &mut SimRandom, really: 
 }
 
 /// Draws a pause: mostly seconds, sometimes longer than any lease, never too short for a stall to be noticed.
-fn a_while(chance: &mut SimRandom) -> Duration {
-    let most = if chance.happens(3_000) { Duration::from_mins(5) } else { Duration::from_secs(20) };
-    chance.between(Duration::from_secs(2), most)
+fn random_pause(rng: &mut SimRandom) -> Duration {
+    let most = if rng.happens(3_000) { Duration::from_mins(5) } else { Duration::from_secs(20) };
+    rng.between(Duration::from_secs(2), most)
 }
 
-fn crash(world: &Arc<Inner>, name: &str, process: ProcessId, chance: &mut SimRandom, really: bool) {
+fn crash(world: &Arc<Inner>, name: &str, process: ProcessId, rng: &mut SimRandom, is_injected: bool) {
     let (reboots, away) =
-        (chance.happens(2_000), chance.between(Duration::from_millis(100), Duration::from_mins(1)));
-    if !really {
+        (rng.happens(2_000), rng.between(Duration::from_millis(100), Duration::from_mins(1)));
+    if !is_injected {
         return;
     }
     // A reboot kills all processes of the machine.
@@ -104,7 +104,7 @@ fn crash(world: &Arc<Inner>, name: &str, process: ProcessId, chance: &mut SimRan
     let dead = others.map(|(other, host)| (other, host.process()));
     let dead: Vec<_> = std::iter::once((name.to_owned(), process)).chain(dead).collect();
     for (name, process) in &dead {
-        if let Some(actor) = world.people().actors.get_mut(name) {
+        if let Some(actor) = world.registry().actors.get_mut(name) {
             actor.host = None;
         }
         world.executor.kill(*process);
@@ -122,8 +122,8 @@ fn crash(world: &Arc<Inner>, name: &str, process: ProcessId, chance: &mut SimRan
     }
 }
 
-fn living(world: &Inner) -> Vec<(String, Arc<SimHost>)> {
-    let people = world.people();
-    let hosts = people.actors.iter().map(|(name, actor)| Some((name.clone(), actor.host.clone()?)));
+fn running(world: &Inner) -> Vec<(String, Arc<SimHost>)> {
+    let registry = world.registry();
+    let hosts = registry.actors.iter().map(|(name, actor)| Some((name.clone(), actor.host.clone()?)));
     hosts.flatten().collect()
 }

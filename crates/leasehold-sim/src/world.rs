@@ -19,13 +19,13 @@ use std::time::Duration;
 
 use crate::alarm::Alarm;
 use crate::bucket::{BucketChange, BucketObjects, SimBucket};
-use crate::chance::SimRandom;
 use crate::executor::{Executor, ExecutorStep, ProcessId};
 use crate::failed::{Failed, Size};
 use crate::faults::Faults;
 use crate::host::{Machine, SimHost};
 use crate::mutants::Mutant;
 use crate::network::Network;
+use crate::random::SimRandom;
 use crate::scenario::{Omissions, Options};
 use crate::trace::Trace;
 use crate::trouble;
@@ -50,7 +50,7 @@ pub struct World {
     scenario: String,
     inner: Arc<Inner>,
     checks: Vec<Check>,
-    cut: Omissions,
+    omissions: Omissions,
     mutant: Option<Mutant>,
     steps: u64,
     steps_max: Option<u64>,
@@ -64,7 +64,7 @@ pub(crate) struct Inner {
     pub(crate) network: Arc<Network>,
     pub(crate) trace: Trace,
     pub(crate) alarm: Alarm,
-    pub(crate) people: Mutex<People>,
+    pub(crate) registry: Mutex<Registry>,
     wrap: Mutex<Option<WrapOnHost>>,
     /// Clients of every process that was ever started.
     clients: Mutex<Vec<(String, Client)>>,
@@ -72,7 +72,7 @@ pub(crate) struct Inner {
 
 /// Actors and machines of the world.
 #[derive(Default)]
-pub(crate) struct People {
+pub(crate) struct Registry {
     machines: BTreeMap<String, Arc<Machine>>,
     /// Number of starts of each process.
     starts: BTreeMap<String, u64>,
@@ -92,8 +92,8 @@ impl World {
         let trace = Trace::new();
         let executor = Executor::new(SimRandom::derived(seed, "executor"), trace.clone());
         let bucket = Arc::new(SimBucket::new(executor.clone()));
-        let chance = SimRandom::derived(seed, "network");
-        let network = Network::new(executor.clone(), bucket.clone(), trace.clone(), chance, faults);
+        let rng = SimRandom::derived(seed, "network");
+        let network = Network::new(executor.clone(), bucket.clone(), trace.clone(), rng, faults);
         let inner = Arc::new(Inner {
             seed,
             executor,
@@ -101,16 +101,16 @@ impl World {
             network: Arc::new(network),
             trace,
             alarm: Alarm::default(),
-            people: Mutex::default(),
+            registry: Mutex::default(),
             wrap: Mutex::default(),
             clients: Mutex::default(),
         });
-        inner.executor.spawn(ProcessId::WORLD, Box::pin(trouble::come(inner.clone())));
+        inner.executor.spawn(ProcessId::WORLD, Box::pin(trouble::inject(inner.clone())));
         Self {
             scenario: "counters".into(),
             inner,
             checks: Vec::new(),
-            cut: Omissions::default(),
+            omissions: Omissions::default(),
             mutant: None,
             steps: 0,
             steps_max: None,
@@ -119,7 +119,7 @@ impl World {
 
     /// Sets the name of the scenario, under which this world can be replayed.
     #[must_use]
-    pub fn called(mut self, scenario: &str) -> Self {
+    pub fn with_scenario(mut self, scenario: &str) -> Self {
         scenario.clone_into(&mut self.scenario);
         self
     }
@@ -134,24 +134,24 @@ impl World {
     }
 
     /// Leaves parts out. Must be called before any actor starts.
-    pub fn cut(&mut self, cut: Omissions) {
-        self.inner.network.events(|events| events.only.clone_from(&cut.only));
-        self.cut = cut;
+    pub fn omit(&mut self, omissions: Omissions) {
+        self.inner.network.events(|events| events.only.clone_from(&omissions.only));
+        self.omissions = omissions;
     }
 
     /// Fails the run after this number of steps.
-    pub fn give_up_after(&mut self, steps: Option<u64>) {
+    pub fn limit_steps(&mut self, steps: Option<u64>) {
         self.steps_max = steps;
     }
 
     /// Returns the parts that are left out.
     #[must_use]
-    pub fn what_is_cut(&self) -> &Omissions {
-        &self.cut
+    pub fn omissions(&self) -> &Omissions {
+        &self.omissions
     }
 
     /// Enables a mutant.
-    pub(crate) fn make_mistake(&mut self, mutant: Mutant) {
+    pub(crate) fn set_mutant(&mut self, mutant: Mutant) {
         self.mutant = Some(mutant);
     }
 
@@ -179,11 +179,11 @@ impl World {
         name: &str,
         start: impl Fn(Arc<SimHost>, Client) -> BoxFuture<'static, ()> + Send + Sync + 'static,
     ) {
-        if self.cut.without.contains(name) {
+        if self.omissions.without.contains(name) {
             return;
         }
         let actor = Actor { start: Arc::new(start), host: None };
-        self.inner.people().actors.insert(name.to_owned(), actor);
+        self.inner.registry().actors.insert(name.to_owned(), actor);
         self.inner.start(name);
     }
 
@@ -215,7 +215,7 @@ impl World {
 
     /// Stops new faults from this moment on; requests already delayed still arrive.
     pub fn stop_faults_at(&self, at: Duration) {
-        let at = self.cut.faults_for.map_or(at, |cut| at.min(cut));
+        let at = self.omissions.faults_for.map_or(at, |end| at.min(end));
         let (executor, network) = (self.inner.executor.clone(), self.inner.network.clone());
         let trace = self.inner.trace.clone();
         let stop = async move {
@@ -238,9 +238,9 @@ impl World {
     }
 
     /// Returns a function that kills a process after the step, as long as faults may kill processes.
-    pub(crate) fn reaper(&self) -> Arc<dyn Fn(ProcessId) -> bool + Send + Sync> {
+    pub(crate) fn process_killer(&self) -> Arc<dyn Fn(ProcessId) -> bool + Send + Sync> {
         let network = self.inner.network.clone();
-        Arc::new(move |process| network.doom(process))
+        Arc::new(move |process| network.kill_after_step(process))
     }
 
     /// Returns a handle that cuts machines off from the bucket.
@@ -270,7 +270,9 @@ impl World {
             at_once += 1;
             match self.inner.executor.step(end) {
                 ExecutorStep::Polled => {}
-                ExecutorStep::Panicked(words) => return Err(self.failed(format!("a task panicked: {words}"))),
+                ExecutorStep::Panicked(message) => {
+                    return Err(self.failed(format!("a task panicked: {message}")));
+                }
                 ExecutorStep::Passed => at_once = 0,
                 ExecutorStep::AtRest => {
                     return Err(self.failed("no task is ready and no timer is set, but the run is not done"));
@@ -298,7 +300,7 @@ impl World {
         &self.inner.bucket
     }
 
-    /// Returns a shared handle of the bucket, for a judge.
+    /// Returns a shared handle of the bucket, for a checker.
     #[must_use]
     pub fn bucket_handle(&self) -> Arc<SimBucket> {
         self.inner.bucket.clone()
@@ -348,7 +350,7 @@ impl World {
 
     /// Returns random numbers for a scenario's own choices.
     #[must_use]
-    pub fn chance(&self, purpose: &str) -> SimRandom {
+    pub fn rng(&self, purpose: &str) -> SimRandom {
         SimRandom::derived(self.inner.seed, purpose)
     }
 
@@ -356,7 +358,7 @@ impl World {
     pub fn failed(&self, message: impl Into<String>) -> Failed {
         let (seed, scenario, tail) = (self.inner.seed, self.scenario.clone(), self.inner.trace.lines());
         let (faults_drawn, faults) = self.inner.network.events(|events| (events.drawn, events.happened));
-        let actors = self.inner.people().actors.keys().cloned().collect();
+        let actors = self.inner.registry().actors.keys().cloned().collect();
         let size = Box::new(Size { actors, faults_drawn, faults, steps: self.steps });
         let options = Box::<Options>::default();
         Failed { seed, scenario, options, message: message.into(), at: self.now(), size, tail }
@@ -367,9 +369,9 @@ impl World {
             let checks = &mut self.checks;
             self.inner
                 .bucket
-                .look(|objects| checks.iter_mut().try_for_each(|check| check(&change, objects)))?;
+                .with_objects(|objects| checks.iter_mut().try_for_each(|check| check(&change, objects)))?;
         }
-        for process in self.inner.network.take_doomed() {
+        for process in self.inner.network.take_processes_to_kill() {
             trouble::crash_process(&self.inner, process);
         }
         self.inner.alarm.raised().map_or(Ok(()), Err)

@@ -10,7 +10,7 @@
 //!   object read back             meaning                                    result
 //!   ───────────────────────────  ─────────────────────────────────────────  ─────────────────────────
 //!   our own bytes                an earlier attempt was carried out         Written
-//!   a successor of our bytes     likewise, and other writers have changed   Overtaken, with the object
+//!   a successor of our bytes     likewise, and other writers have changed   Superseded, with the object
 //!                                the object since
 //!   an object that still fits    not carried out (yet)                      send the identical put again
 //!   the condition
@@ -28,11 +28,12 @@ mod large;
 pub use large::Upload;
 
 use bytes::Bytes;
+use futures::{Stream, stream};
 use leasehold_core::limits::{
-    ANSWER_WAIT, OBJECT_BYTES_MAX, OPERATION_WAIT, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN,
+    OBJECT_BYTES_MAX, OPERATION_TIMEOUT, RESPONSE_TIMEOUT, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN,
 };
-use leasehold_core::unread::unread;
-use leasehold_core::{Error, Now, Result, WriteId, keys};
+use leasehold_core::oversize;
+use leasehold_core::{Error, Kind, Now, Result, WriteId, keys};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +41,7 @@ use std::time::Duration;
 use crate::health::{Health, REPORT_AFTER, RequestClass};
 use crate::host::{Host, HostExt, Instant};
 use crate::ledger::{Ledger, LedgerLine, Outcome, Purpose, Verb};
-use crate::mutant::{Rule, breaks};
+use crate::mutant::breaks;
 use crate::store::{Cause, Failure, Get, List, Object, Page, PutAnswer, Store, Version, When};
 
 /// Store with request counts, a retry budget and the rule for lost answers. Cheap to clone.
@@ -50,7 +51,7 @@ pub struct Client {
     host: Arc<dyn Host>,
     ledger: Arc<Ledger>,
     health: Arc<Health>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// Result of a conditional put. An unresolved put is an [`Error`] with an unknown outcome.
@@ -60,7 +61,7 @@ pub enum PutOutcome {
     Written(Version),
     /// Written, but the answer was lost, and other writers have changed the object since: this is the current object.
     /// Its version is not that of our write, and our content may no longer be current.
-    Overtaken(Object),
+    Superseded(Object),
     /// Not written, and never will be; this is the current object.
     Lost(Option<Object>),
 }
@@ -71,13 +72,13 @@ pub type IsOurWrite<'a> = &'a (dyn Fn(&[u8]) -> bool + Send + Sync);
 impl Client {
     /// Creates a client of a store.
     pub fn new(store: Arc<dyn Store>, host: Arc<dyn Host>) -> Self {
-        Self { store, host, ledger: Arc::default(), health: Arc::default(), patience: OPERATION_WAIT }
+        Self { store, host, ledger: Arc::default(), health: Arc::default(), timeout: OPERATION_TIMEOUT }
     }
 
     /// Limits the time of one operation with all its retries to about this long.
     #[must_use]
-    pub fn with_patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
@@ -91,7 +92,7 @@ impl Client {
 
     /// Returns a client with request counts of its own.
     #[must_use]
-    pub fn counted_apart(&self) -> Self {
+    pub fn with_own_ledger(&self) -> Self {
         Self { ledger: Arc::default(), ..self.clone() }
     }
 
@@ -130,6 +131,14 @@ impl Client {
         self.store.clock().now()
     }
 
+    /// Current store time; an error before the first answer.
+    pub fn known_now(&self) -> Result<Now> {
+        self.now().ok_or_else(|| {
+            let message = format!("the time of {} is not known yet; retry", self.describe());
+            Error::new(Kind::Unavailable, message)
+        })
+    }
+
     /// Creates a new write id.
     #[must_use]
     pub fn write_id(&self) -> WriteId {
@@ -138,45 +147,56 @@ impl Client {
 
     /// Reads an object.
     pub async fn get(&self, purpose: Purpose, key: &str) -> Result<Option<Object>> {
-        Ok(self.get_unless(purpose, key, None).await?.found())
+        keys::check_key(key)?;
+        Ok(self.get_within(purpose, key, None, &mut self.retry_budget()).await?.found())
     }
 
     /// Reads an object, unless it still has the known version.
     pub async fn get_unless(&self, purpose: Purpose, key: &str, known: Option<&Version>) -> Result<Get> {
         keys::check_key(key)?;
-        self.get_within(purpose, key, known, &mut self.patience()).await
+        self.get_within(purpose, key, known, &mut self.retry_budget()).await
     }
 
     /// Lists one page.
     pub async fn list(&self, purpose: Purpose, list: &List) -> Result<Page> {
         keys::check_prefix(&list.prefix)?;
-        let mut patience = self.patience();
+        let mut budget = self.retry_budget();
         loop {
             match self.list_once(purpose, list).await {
                 Ok(page) => return Ok(page),
-                Err(failure) => patience.after(failure).await?,
+                Err(failure) => budget.after(failure).await?,
             }
         }
+    }
+
+    /// Lists all pages, one after another.
+    pub fn pages(&self, purpose: Purpose, list: List) -> impl Stream<Item = Result<Page>> + Send + '_ {
+        stream::try_unfold(Some(list), move |list| async move {
+            let Some(list) = list else { return Ok(None) };
+            let mut page = self.list(purpose, &list).await?;
+            let next = page.next.take().map(|cursor| list.at(cursor));
+            Ok(Some((page, next)))
+        })
     }
 
     /// Removes an object that is never written again. Sent once and never retried: a late retry could remove an object
     /// that another writer has put there since. What remains is removed at the next sweep.
     pub async fn delete(&self, purpose: Purpose, key: &str) -> Result<()> {
         keys::check_key(key)?;
-        let sent = self.sent(Verb::Delete, purpose, 0);
+        let request = self.start_request(Verb::Delete, purpose, 0);
         let answer = self.in_time(self.store.delete(key)).await;
-        sent.ended(outcome(&answer, |()| Outcome::Ok), 0);
-        self.note(RequestClass::Write, &answer);
+        request.finish(outcome(&answer, |()| Outcome::Ok), 0);
+        self.record_health(RequestClass::Write, &answer);
         answer.map_err(|failure| {
             let in_doubt = may_have_happened(&failure);
-            doubtful(failure.error, in_doubt)
+            mark_if_unknown(failure.error, in_doubt)
         })
     }
 
     /// Writes an object whose content is derived from others, without a condition. Retried until it succeeds.
     pub async fn put_always(&self, purpose: Purpose, key: &str, body: Bytes) -> Result<Version> {
         check_put(key, &body)?;
-        let mut patience = self.patience();
+        let mut budget = self.retry_budget();
         let mut in_doubt = false;
         loop {
             let failure = match self.put_once(purpose, key, &body, &When::Always).await {
@@ -186,11 +206,11 @@ impl Client {
             };
             // Any attempt may have been carried out, not only the last one.
             in_doubt |= may_have_happened(&failure);
-            patience.after(failure).await.map_err(|error| doubtful(error, in_doubt))?;
+            budget.after(failure).await.map_err(|error| mark_if_unknown(error, in_doubt))?;
         }
     }
 
-    /// Writes an object on condition. Its bytes must be unique (they contain a new write id).
+    /// Writes an object with a conditional put. Its bytes must be unique (they contain a new write id).
     pub async fn put(&self, purpose: Purpose, key: &str, body: Bytes, when: &When) -> Result<PutOutcome> {
         self.put_if(purpose, key, body, when, &|_| false).await
     }
@@ -205,7 +225,7 @@ impl Client {
         }
     }
 
-    /// Writes an object on condition; `ours` recognises the write in later states of the object.
+    /// Writes an object with a conditional put; `ours` recognises the write in later states of the object.
     pub async fn put_if(
         &self,
         purpose: Purpose,
@@ -215,11 +235,12 @@ impl Client {
         ours: IsOurWrite<'_>,
     ) -> Result<PutOutcome> {
         check_put(key, &body)?;
-        let mut patience = self.patience();
+        let mut budget = self.retry_budget();
         let mut in_doubt = false;
         loop {
             let answer = self.put_once(purpose, key, &body, when).await;
-            let lost = if answer.is_ok() { Rule::RefusedIsLost } else { Rule::LostAnswerIsLostRace };
+            let is_lost_unread =
+                if answer.is_ok() { breaks("refused-is-lost") } else { breaks("lost-answer-is-lost-race") };
             let failure = match answer {
                 Ok(PutAnswer::Written(version)) => return Ok(PutOutcome::Written(version)),
                 Ok(PutAnswer::Refused) => refused(&*self.store, key),
@@ -227,27 +248,27 @@ impl Client {
             };
             in_doubt |= may_have_happened(&failure);
             let error = match failure.cause {
-                Cause::Final(_) => return Err(doubtful(failure.error, in_doubt)),
+                Cause::Final(_) => return Err(mark_if_unknown(failure.error, in_doubt)),
                 Cause::Throttled | Cause::Unreached => failure.error,
                 Cause::Unanswered => {
-                    let read = self.get_within(purpose, key, None, &mut patience).await;
-                    match read.map_err(|error| doubtful(error, in_doubt))?.found() {
-                        found if breaks(lost) && !when.holds(found.as_ref()) => {
+                    let read = self.get_within(purpose, key, None, &mut budget).await;
+                    match read.map_err(|error| mark_if_unknown(error, in_doubt))?.found() {
+                        found if is_lost_unread && !when.holds(found.as_ref()) => {
                             return Ok(PutOutcome::Lost(found));
                         }
                         Some(object) if object.body == body => {
                             return Ok(PutOutcome::Written(object.version));
                         }
-                        Some(object) if ours(&object.body) && !breaks(Rule::BuiltUponIsLost) => {
-                            return Ok(PutOutcome::Overtaken(object));
+                        Some(object) if ours(&object.body) && !breaks("built-upon-is-lost") => {
+                            return Ok(PutOutcome::Superseded(object));
                         }
                         found if when.holds(found.as_ref()) => failure.error,
                         found => return Ok(PutOutcome::Lost(found)),
                     }
                 }
             };
-            if !patience.pause().await {
-                return Err(doubtful(error, in_doubt));
+            if !budget.pause().await {
+                return Err(mark_if_unknown(error, in_doubt));
             }
         }
     }
@@ -257,66 +278,62 @@ impl Client {
         purpose: Purpose,
         key: &str,
         known: Option<&Version>,
-        patience: &mut RetryBudget<'_>,
+        budget: &mut RetryBudget<'_>,
     ) -> Result<Get> {
         loop {
-            match self.get_once(purpose, key, known).await {
+            let request = self.start_request(Verb::Get, purpose, 0);
+            let answer = self.in_time(self.store.get(key, known)).await.map(bounded);
+            let ended = outcome(&answer, |get| match get {
+                Get::Found(_) => Outcome::Ok,
+                Get::Missing => Outcome::NotFound,
+                Get::Unchanged => Outcome::NotModified,
+            });
+            let received = if let Ok(Get::Found(object)) = &answer { object.body.len() } else { 0 };
+            request.finish(ended, received);
+            self.record_health(RequestClass::Read, &answer);
+            match answer {
                 Ok(answer) => return Ok(answer),
-                Err(failure) => patience.after(failure).await?,
+                Err(failure) => budget.after(failure).await?,
             }
         }
     }
 
-    async fn get_once(&self, purpose: Purpose, key: &str, known: Option<&Version>) -> Answered<Get> {
-        let sent = self.sent(Verb::Get, purpose, 0);
-        let answer = self.in_time(self.store.get(key, known)).await.map(bounded);
-        let ended = outcome(&answer, |get| match get {
-            Get::Found(_) => Outcome::Ok,
-            Get::Missing => Outcome::NotFound,
-            Get::Unchanged => Outcome::NotModified,
-        });
-        let received = if let Ok(Get::Found(object)) = &answer { object.body.len() } else { 0 };
-        sent.ended(ended, received);
-        self.note(RequestClass::Read, &answer);
-        answer
-    }
-
     async fn list_once(&self, purpose: Purpose, list: &List) -> Answered<Page> {
-        let sent = self.sent(Verb::List, purpose, 0);
+        let request = self.start_request(Verb::List, purpose, 0);
         let answer = self.in_time(self.store.list(list)).await;
-        sent.ended(outcome(&answer, |_| Outcome::Ok), 0);
-        self.note(RequestClass::Read, &answer);
+        request.finish(outcome(&answer, |_| Outcome::Ok), 0);
+        self.record_health(RequestClass::Read, &answer);
         answer
     }
 
     async fn put_once(&self, purpose: Purpose, key: &str, body: &Bytes, when: &When) -> Answered<PutAnswer> {
-        let sent = self.sent(Verb::Put, purpose, body.len());
+        let request = self.start_request(Verb::Put, purpose, body.len());
         let answer = self.in_time(self.store.put(key, body.clone(), when)).await;
         let ended = outcome(&answer, |put| match put {
             PutAnswer::Written(_) => Outcome::Ok,
             PutAnswer::Refused => Outcome::Lost,
         });
-        sent.ended(ended, 0);
-        self.note(RequestClass::Write, &answer);
+        request.finish(ended, 0);
+        self.record_health(RequestClass::Write, &answer);
         answer
     }
 
-    fn patience(&self) -> RetryBudget<'_> {
-        self.patience_for(ANSWER_WAIT)
+    fn retry_budget(&self) -> RetryBudget<'_> {
+        self.retry_budget_for(RESPONSE_TIMEOUT)
     }
 
     /// Retry budget for an operation with slow answers: as many attempts as for others.
-    fn patience_for(&self, wait: Duration) -> RetryBudget<'_> {
+    fn retry_budget_for(&self, wait: Duration) -> RetryBudget<'_> {
         RetryBudget {
             client: self,
             started: self.host.instant(),
-            limit: self.patience + wait.saturating_sub(ANSWER_WAIT),
+            limit: self.timeout + wait.saturating_sub(RESPONSE_TIMEOUT),
             pause: RETRY_PAUSE_MIN,
         }
     }
 
     /// Reports the outcome of a request to the store's health.
-    fn note<T>(&self, class: RequestClass, answer: &Answered<T>) {
+    fn record_health<T>(&self, class: RequestClass, answer: &Answered<T>) {
         match answer {
             Ok(_) if !self.health.is_failing() => {}
             Ok(_) => self.health.succeeded(class, || self.store.describe(), self.host.instant()),
@@ -324,14 +341,14 @@ impl Client {
         }
     }
 
-    fn sent(&self, verb: Verb, purpose: Purpose, bytes: usize) -> UnderWay<'_> {
+    fn start_request(&self, verb: Verb, purpose: Purpose, bytes: usize) -> InFlightRequest<'_> {
         let line = LedgerLine { verb, purpose, outcome: Outcome::Ambiguous };
-        UnderWay { ledger: &self.ledger, line, bytes_sent: bytes, bytes_received: 0 }
+        InFlightRequest { ledger: &self.ledger, line, bytes_sent: bytes, bytes_received: 0 }
     }
 
     /// Waits for one answer, with a timeout after which the answer counts as lost.
     async fn in_time<T>(&self, answer: impl Future<Output = Answered<T>> + Unpin) -> Answered<T> {
-        self.within(ANSWER_WAIT, answer).await
+        self.within(RESPONSE_TIMEOUT, answer).await
     }
 
     async fn within<T>(
@@ -342,7 +359,7 @@ impl Client {
         let late = self.host.sleep(wait);
         match futures::future::select(answer, late).await {
             futures::future::Either::Left((answer, _)) => answer,
-            futures::future::Either::Right(_) => Err(Failure::passing(
+            futures::future::Either::Right(_) => Err(Failure::transient(
                 Cause::Unanswered,
                 format!("{} did not answer within {} s", self.store.describe(), wait.as_secs()),
             )),
@@ -352,22 +369,22 @@ impl Client {
 
 /// Request in flight. It is counted when this is dropped, even if its answer is no longer awaited, because it is
 /// billed anyway.
-struct UnderWay<'a> {
+struct InFlightRequest<'a> {
     ledger: &'a Ledger,
     line: LedgerLine,
     bytes_sent: usize,
     bytes_received: usize,
 }
 
-impl UnderWay<'_> {
+impl InFlightRequest<'_> {
     /// Records the outcome.
-    fn ended(mut self, outcome: Outcome, bytes_received: usize) {
+    fn finish(mut self, outcome: Outcome, bytes_received: usize) {
         self.line.outcome = outcome;
         self.bytes_received = bytes_received;
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for InFlightRequest<'_> {
     fn drop(&mut self) {
         self.ledger.count(self.line, self.bytes_sent, self.bytes_received);
     }
@@ -391,7 +408,7 @@ fn check_put(key: &str, body: &Bytes) -> Result<()> {
 fn bounded(get: Get) -> Get {
     match get {
         Get::Found(object) if object.body.len() as u64 > OBJECT_BYTES_MAX => {
-            Get::Found(Object { body: unread(object.body.len() as u64).into(), ..object })
+            Get::Found(Object { body: oversize::placeholder(object.body.len() as u64).into(), ..object })
         }
         other => other,
     }
@@ -400,7 +417,7 @@ fn bounded(get: Get) -> Get {
 /// Failure of a refused put, which is resolved like a lost answer.
 fn refused(store: &dyn Store, key: &str) -> Failure {
     let store = store.describe();
-    Failure::passing(
+    Failure::transient(
         Cause::Unanswered,
         format!("{store} refuses to write `{key}` although the write's condition holds"),
     )
@@ -412,7 +429,7 @@ fn may_have_happened(failure: &Failure) -> bool {
     matches!(failure.cause, Cause::Unanswered | Cause::Throttled)
 }
 
-fn doubtful(error: Error, in_doubt: bool) -> Error {
+fn mark_if_unknown(error: Error, in_doubt: bool) -> Error {
     if in_doubt { error.with_unknown_outcome() } else { error }
 }
 

@@ -55,7 +55,7 @@ enum Source {
 #[derive(Debug, Default)]
 struct State {
     bounds: Option<Bounds>,
-    doubt: Option<Doubt>,
+    contradiction: Option<Contradiction>,
 }
 
 /// Bounds on store time minus boot time, each with the boot time at which it was exact.
@@ -77,7 +77,7 @@ struct Bound {
 
 /// State after a contradiction: the bounds on which the latest answers agree.
 #[derive(Debug)]
-struct Doubt {
+struct Contradiction {
     agreed: Bounds,
     answers: u32,
     since_ns: i64,
@@ -108,8 +108,8 @@ impl Clock {
     /// Updates the bounds from an answer with this date, in seconds since 1970.
     pub fn observe(&self, date_secs: i64, sent: Instant, received: Instant) {
         if let Source::Dated { state, .. } = &self.source {
-            let heard = Bounds::proven_by(date_secs, sent, received);
-            state.lock().unwrap_or_else(PoisonError::into_inner).hear(heard, received);
+            let observed = Bounds::proven_by(date_secs, sent, received);
+            state.lock().unwrap_or_else(PoisonError::into_inner).observe(observed, received);
         }
     }
 }
@@ -122,50 +122,51 @@ impl fmt::Debug for Clock {
 
 impl State {
     fn now(&self, instant: Instant) -> Option<Now> {
-        let bounds = self.bounds.as_ref()?.seen_from(instant);
+        let bounds = self.bounds.as_ref()?.aged_to(instant);
         let millis = |ns: i64| ns.div_euclid(1_000_000);
         let earliest = millis(instant.boot_ns + bounds.lower.offset_ns);
         let latest = bounds.upper.map(|upper| millis(instant.boot_ns + upper.offset_ns) + 1);
         Some(Now {
             earliest: StoreTime::from_millis(earliest),
             latest: latest.map_or(StoreTime::NEVER, StoreTime::from_millis),
-            steady: self.doubt.is_none(),
+            steady: self.contradiction.is_none(),
         })
     }
 
-    fn hear(&mut self, heard: Bounds, received: Instant) {
-        let Some(known) = self.bounds.map(|bounds| bounds.seen_from(received)) else {
-            self.bounds = Some(heard);
+    fn observe(&mut self, observed: Bounds, received: Instant) {
+        let Some(known) = self.bounds.map(|bounds| bounds.aged_to(received)) else {
+            self.bounds = Some(observed);
             return;
         };
-        if let Some(doubt) = &mut self.doubt {
-            self.bounds = Some(known.union(heard));
-            if let Some(agreed) = doubt.hear(heard, received) {
+        if let Some(contradiction) = &mut self.contradiction {
+            self.bounds = Some(known.union(observed));
+            if let Some(agreed) = contradiction.observe(observed, received) {
                 tracing::info!("store clock consistent again");
                 self.bounds = Some(agreed);
-                self.doubt = None;
+                self.contradiction = None;
             }
-        } else if let Some(narrower) = known.intersection(heard) {
+        } else if let Some(narrower) = known.intersection(observed) {
             self.bounds = Some(narrower);
         } else {
             tracing::warn!(
                 "store clock answers contradict each other, taking over no leases until they agree"
             );
-            self.bounds = Some(known.union(heard));
-            self.doubt = Some(Doubt { agreed: heard, answers: 1, since_ns: received.boot_ns });
+            self.bounds = Some(known.union(observed));
+            self.contradiction =
+                Some(Contradiction { agreed: observed, answers: 1, since_ns: received.boot_ns });
         }
     }
 }
 
-impl Doubt {
+impl Contradiction {
     /// Returns the new bounds once enough answers agree.
-    fn hear(&mut self, heard: Bounds, received: Instant) -> Option<Bounds> {
-        match self.agreed.seen_from(received).intersection(heard) {
+    fn observe(&mut self, observed: Bounds, received: Instant) -> Option<Bounds> {
+        match self.agreed.aged_to(received).intersection(observed) {
             Some(agreed) => {
                 self.agreed = agreed;
                 self.answers += 1;
             }
-            None => *self = Doubt { agreed: heard, answers: 1, since_ns: received.boot_ns },
+            None => *self = Contradiction { agreed: observed, answers: 1, since_ns: received.boot_ns },
         }
         let enough = self.answers >= AGREEING_ANSWERS && received.boot_ns - self.since_ns >= AGREEING_NS;
         enough.then_some(self.agreed)
@@ -185,14 +186,14 @@ impl Bounds {
             at_ns: sent.boot_ns,
             wall_lead_ns: lead(sent),
         };
-        Self { lower, upper: upper.seen_as_upper(received) }
+        Self { lower, upper: upper.aged_as_upper(received) }
     }
 
     /// Returns the bounds widened by age, without an upper bound if time was missed since.
-    fn seen_from(self, instant: Instant) -> Self {
+    fn aged_to(self, instant: Instant) -> Self {
         let (slack, at_ns) = self.lower.slack(instant);
         let lower = Bound { offset_ns: self.lower.offset_ns - slack, at_ns, ..self.lower };
-        Self { lower, upper: self.upper.and_then(|upper| upper.seen_as_upper(instant)) }
+        Self { lower, upper: self.upper.and_then(|upper| upper.aged_as_upper(instant)) }
     }
 
     fn intersection(self, other: Self) -> Option<Self> {
@@ -225,7 +226,7 @@ impl Bound {
     }
 
     /// Returns this bound as an upper bound; none if wall clock and boot clock have diverged since.
-    fn seen_as_upper(self, instant: Instant) -> Option<Self> {
+    fn aged_as_upper(self, instant: Instant) -> Option<Self> {
         let (slack, at_ns) = self.slack(instant);
         let missed = lead(instant).abs_diff(self.wall_lead_ns) > MISSED_NS;
         (!missed).then_some(Self { offset_ns: self.offset_ns + slack, at_ns, ..self })

@@ -32,7 +32,7 @@
 mod clock;
 mod files;
 mod locks;
-mod modes;
+mod permissions;
 mod sync;
 mod temps;
 mod uploads;
@@ -55,7 +55,7 @@ use crate::store::{
     Answer, Cause, Failure, Get, List, Page, PartId, PutAnswer, Ranged, Store, UploadId, Version, When,
 };
 use files::Files;
-pub use modes::FolderAccess;
+pub use permissions::FolderAccess;
 
 /// Point at which a write counts as done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -114,18 +114,19 @@ impl FolderStore {
     }
 
     /// Runs file system calls on a thread that may block.
-    fn blocking<T: Send + 'static, E: Into<Trouble>>(
+    fn blocking<T: Send + 'static, E: Into<FolderError>>(
         &self,
         work: impl FnOnce(&Files) -> std::result::Result<T, E> + Send + 'static,
     ) -> Answer<'_, T> {
         let files = self.files.clone();
         #[expect(clippy::disallowed_methods, reason = "file systems have no asynchronous calls")]
-        let running =
-            tokio::task::spawn_blocking(move || work(&files).map_err(|error| error.into().told(&files.root)));
+        let running = tokio::task::spawn_blocking(move || {
+            work(&files).map_err(|error| error.into().into_failure(&files.root))
+        });
         running
             .map(|joined| {
                 joined.unwrap_or_else(|died| {
-                    Err(Failure::last(Kind::Internal, "folder thread died").because(died))
+                    Err(Failure::permanent(Kind::Internal, "folder thread died").because(died))
                 })
             })
             .boxed()
@@ -213,7 +214,7 @@ impl Store for FolderStore {
 }
 
 /// Cause of a failed request.
-enum Trouble {
+enum FolderError {
     /// A system call failed with unknown effect.
     System(io::Error),
     /// A system call failed before the request had a visible effect.
@@ -222,20 +223,20 @@ enum Trouble {
     Own(Failure),
 }
 
-impl From<io::Error> for Trouble {
+impl From<io::Error> for FolderError {
     fn from(error: io::Error) -> Self {
         Self::System(error)
     }
 }
 
-impl From<Failure> for Trouble {
+impl From<Failure> for FolderError {
     fn from(failure: Failure) -> Self {
         Self::Own(failure)
     }
 }
 
-impl Trouble {
-    fn told(self, root: &Path) -> Failure {
+impl FolderError {
+    fn into_failure(self, root: &Path) -> Failure {
         match self {
             Self::System(error) => failure(root, error),
             Self::NotDone(error) => {
@@ -286,8 +287,8 @@ mod tests {
     fn a_full_disk_is_definite_and_what_was_not_done_can_be_repeated() {
         let root = Path::new("/some/folder");
         for kind in [StorageFull, QuotaExceeded, FileTooLarge] {
-            for trouble in [Trouble::System(kind.into()), Trouble::NotDone(kind.into())] {
-                let failure = trouble.told(root);
+            for error in [FolderError::System(kind.into()), FolderError::NotDone(kind.into())] {
+                let failure = error.into_failure(root);
                 assert_eq!(failure.cause, Cause::Final(Kind::Unavailable), "{kind:?}");
                 assert_eq!(failure.error.kind(), Kind::Unavailable);
                 let message = failure.error.to_string();
@@ -295,7 +296,7 @@ mod tests {
                 assert!(message.contains("/some/folder") && message.contains(&reason), "{message}");
             }
         }
-        assert_eq!(Trouble::System(Other.into()).told(root).cause, Cause::Unanswered);
-        assert_eq!(Trouble::NotDone(Other.into()).told(root).cause, Cause::Unreached);
+        assert_eq!(FolderError::System(Other.into()).into_failure(root).cause, Cause::Unanswered);
+        assert_eq!(FolderError::NotDone(Other.into()).into_failure(root).cause, Cause::Unreached);
     }
 }

@@ -161,7 +161,7 @@ mod tests {
     }
 
     fn unreached() -> Failure {
-        Failure::passing(Cause::Unreached, "unreached")
+        Failure::transient(Cause::Unreached, "unreached")
     }
 
     #[test]
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn refused_writes_are_forgotten_when_nothing_was_written_for_two_minutes() {
         let health = Health::default();
-        health.failed(RequestClass::Write, &Failure::last(Kind::Denied, "refused"), at(0));
+        health.failed(RequestClass::Write, &Failure::permanent(Kind::Denied, "refused"), at(0));
         health.succeeded(RequestClass::Read, String::new, at(119));
         assert!(health.outage().is_some());
         health.succeeded(RequestClass::Read, String::new, at(120));

@@ -10,6 +10,7 @@ use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -29,7 +30,7 @@ pub trait Host: fmt::Debug + Send + Sync + 'static {
     fn spawn(&self, work: BoxFuture<'static, ()>) -> Running;
 
     /// Runs a future on a thread of its own, which no other work can block.
-    fn spawn_apart(&self, name: &str, work: BoxFuture<'static, ()>) -> Running;
+    fn spawn_thread(&self, name: &str, work: BoxFuture<'static, ()>) -> Running;
 
     /// Runs blocking or long computing work on another thread. It continues if the future is dropped. A host with only
     /// one thread runs it at once.
@@ -92,7 +93,7 @@ impl fmt::Debug for Running {
 
 /// Returns the message of a panic.
 #[must_use]
-pub fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
+pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text =
         panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("panic without a message").to_owned()
@@ -113,6 +114,12 @@ impl Instant {
     #[must_use]
     pub fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(u64::try_from(self.boot_ns.saturating_sub(earlier.boot_ns)).unwrap_or(0))
+    }
+
+    /// Duration since boot.
+    #[must_use]
+    pub fn since_boot(self) -> Duration {
+        Duration::from_nanos(u64::try_from(self.boot_ns).unwrap_or(0))
     }
 }
 
@@ -149,6 +156,11 @@ pub trait HostExt: Host {
 
 impl<H: Host + ?Sized> HostExt for H {}
 
+/// Locks a mutex whose content is valid at every moment: that another holder has panicked does not matter.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The real machine.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemHost;
@@ -176,13 +188,13 @@ impl Host for SystemHost {
         let handle = task.abort_handle();
         let end = task.map(|joined| match joined {
             Ok(()) => End::Done,
-            Err(error) if error.is_panic() => End::Panicked(words_of(&*error.into_panic())),
+            Err(error) if error.is_panic() => End::Panicked(panic_message(&*error.into_panic())),
             Err(_) => End::Stopped,
         });
         Running::new(end.boxed(), move || handle.abort())
     }
 
-    fn spawn_apart(&self, name: &str, work: BoxFuture<'static, ()>) -> Running {
+    fn spawn_thread(&self, name: &str, work: BoxFuture<'static, ()>) -> Running {
         let (stop, stopped) = oneshot::channel::<()>();
         let (sender, receiver) = oneshot::channel();
         let run = move || {
@@ -209,7 +221,7 @@ async fn to_its_end(work: BoxFuture<'static, ()>, stopped: oneshot::Receiver<()>
     let guarded = AssertUnwindSafe(work).catch_unwind();
     match futures::future::select(guarded, stopped).await {
         futures::future::Either::Left((Ok(()), _)) => End::Done,
-        futures::future::Either::Left((Err(panic), _)) => End::Panicked(words_of(&*panic)),
+        futures::future::Either::Left((Err(panic), _)) => End::Panicked(panic_message(&*panic)),
         futures::future::Either::Right(_) => End::Stopped,
     }
 }

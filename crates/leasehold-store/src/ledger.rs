@@ -38,7 +38,7 @@ pub enum Purpose {
     Settle,
     /// Renewing claims.
     Renew,
-    /// Leases on shards, names and duties.
+    /// Leases on shards, worker ids and duties.
     Lease,
     /// Recovery and index cleanup.
     Sweep,

@@ -2,7 +2,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | [`store`] | the trait [`Store`]: get, put on condition, delete, list, ranges, uploads in parts; one request per call |
+//! | [`store`] | the trait [`Store`]: get, conditional put, delete, list, ranges, uploads in parts; one request per call |
 //! | [`client`] | [`Client`]: requests with counting, timeouts, retries where safe, and a rule for lost answers |
 //! | [`mod@update`] | read-decide-write loop, the only one |
 //! | [`clock`] | store time as an interval, from the dates of ordinary answers |
@@ -53,4 +53,4 @@ pub use store::{
     Cause, Cursor, Failure, Get, List, ListEntry, Object, Page, PartId, PutAnswer, Ranged, Store, UploadId,
     Version, When,
 };
-pub use update::{Decision, StoredState, Updated, update, update_from};
+pub use update::{Decision, Updated, update, update_from};

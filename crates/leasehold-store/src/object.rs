@@ -16,7 +16,7 @@ pub use address::{AccessKey, BucketAddress, Provider};
 use ::http::StatusCode;
 use bytes::Bytes;
 use leasehold_core::limits::OBJECT_BYTES_MAX;
-use leasehold_core::unread::unread;
+use leasehold_core::oversize;
 use leasehold_core::{Error, Kind, Result, StoreTime};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::multipart::MultipartStore;
@@ -60,7 +60,7 @@ impl BucketStore {
 
     fn path(&self, key: &str) -> Result<Path, Failure> {
         Path::parse(format!("{}{key}", self.address.prefix)).map_err(|error| {
-            Failure::last(Kind::Invalid, format!("key `{key}` is invalid for this store")).because(error)
+            Failure::permanent(Kind::Invalid, format!("key `{key}` is invalid for this store")).because(error)
         })
     }
 
@@ -89,7 +89,7 @@ impl BucketStore {
             let answer = self.remote.get_opts(path, options).await?;
             let meta = answer.meta.clone();
             if meta.size > max {
-                return Ok((unread(meta.size).into(), meta));
+                return Ok((oversize::placeholder(meta.size).into(), meta));
             }
             Ok((answer.bytes().await?, meta))
         };
@@ -106,7 +106,7 @@ impl BucketStore {
     fn version(&self, e_tag: Option<&str>, generation: Option<&str>) -> Result<Version, Failure> {
         let Some(e_tag) = e_tag else {
             let message = format!("{} sends no etag, which conditional writes need", self.describe());
-            return Err(Failure::last(Kind::Invalid, message));
+            return Err(Failure::permanent(Kind::Invalid, message));
         };
         Ok(match (self.address.provider, generation) {
             (Provider::Google, Some(generation)) => Version::new(format!("{e_tag}{SEPARATOR}{generation}")),
@@ -203,7 +203,7 @@ impl Store for BucketStore {
                 // The page arrived, but `object_store` cannot parse one of its keys.
                 Err(Refused { error: error @ object_store::Error::InvalidPath { .. }, .. }) => {
                     let message = format!("{} has an invalid key: {error}; remove it", self.describe());
-                    Err(Failure::last(Kind::Corrupt, message).because(error))
+                    Err(Failure::permanent(Kind::Corrupt, message).because(error))
                 }
                 Err(refused) => Err(self.address.explain(refused)),
             }
@@ -345,7 +345,7 @@ impl BucketAddress {
     fn no_bucket(&self, refused: Refused) -> Failure {
         let (bucket, place) = (&self.bucket, self.place());
         let message = format!("bucket `{bucket}` does not exist at {place}; create it or check its name");
-        Failure::last(Kind::Invalid, message).because(refused.error)
+        Failure::permanent(Kind::Invalid, message).because(refused.error)
     }
 
     /// Failure with a message that explains the problem and what to do.

@@ -19,17 +19,17 @@ pub fn range_of(
     if unchanged.is_some_and(|version| object.version != *version) {
         return Ok(Ranged::Changed);
     }
-    let range = cut(key, range, object.body.len() as u64)?;
+    let range = clamp_range(key, range, object.body.len() as u64)?;
     let place = |at: u64| usize::try_from(at).expect("the range is within a body in memory");
     let body = object.body.slice(place(range.start)..place(range.end));
     Ok(Ranged::Found(Object { body, version: object.version.clone() }))
 }
 
 /// Cuts a range to the length of an object.
-pub(crate) fn cut(key: &str, range: &Range<u64>, bytes: u64) -> Result<Range<u64>, Failure> {
+pub(crate) fn clamp_range(key: &str, range: &Range<u64>, bytes: u64) -> Result<Range<u64>, Failure> {
     check_range(key, range)?;
     if range.start >= bytes {
-        return Err(beyond(key, range));
+        return Err(range_beyond_end(key, range));
     }
     Ok(range.start..range.end.min(bytes))
 }
@@ -37,13 +37,16 @@ pub(crate) fn cut(key: &str, range: &Range<u64>, bytes: u64) -> Result<Range<u64
 /// Rejects an empty range: there is no request for it.
 pub(crate) fn check_range(key: &str, range: &Range<u64>) -> Result<(), Failure> {
     if range.is_empty() {
-        return Err(Failure::last(Kind::Invalid, format!("range {range:?} of `{key}` must not be empty")));
+        return Err(Failure::permanent(
+            Kind::Invalid,
+            format!("range {range:?} of `{key}` must not be empty"),
+        ));
     }
     Ok(())
 }
 
-pub(crate) fn beyond(key: &str, range: &Range<u64>) -> Failure {
-    Failure::last(Kind::Invalid, format!("range {range:?} begins beyond the end of `{key}`"))
+pub(crate) fn range_beyond_end(key: &str, range: &Range<u64>) -> Failure {
+    Failure::permanent(Kind::Invalid, format!("range {range:?} begins beyond the end of `{key}`"))
 }
 
 /// Uploads whose parts are kept in memory.
@@ -73,7 +76,7 @@ impl Uploads {
     /// Stores a part.
     pub fn part(&mut self, key: &str, id: &UploadId, number: usize, body: Bytes) -> Result<PartId, Failure> {
         let upload = self.under_way.get_mut(id).filter(|upload| upload.key == key);
-        let upload = upload.ok_or_else(|| gone(key))?;
+        let upload = upload.ok_or_else(|| upload_not_found(key))?;
         let part = part_id(key, number, body.len() as u64, upload.part_bytes)?;
         upload.parts.insert(number, body);
         Ok(part)
@@ -81,12 +84,13 @@ impl Uploads {
 
     /// Ends the upload and returns the assembled body.
     pub fn end(&mut self, key: &str, id: &UploadId, parts: &[PartId]) -> Result<Bytes, Failure> {
-        let upload = self.under_way.get(id).filter(|upload| upload.key == key).ok_or_else(|| gone(key))?;
-        let bytes = whole(key, parts, upload.part_bytes)?;
+        let upload =
+            self.under_way.get(id).filter(|upload| upload.key == key).ok_or_else(|| upload_not_found(key))?;
+        let bytes = total_bytes(key, parts, upload.part_bytes)?;
         let mut body = BytesMut::new();
         upload.parts.values().take(parts.len()).for_each(|part| body.extend_from_slice(part));
         if body.len() as u64 != bytes {
-            return Err(unlike(key));
+            return Err(parts_mismatch(key));
         }
         self.under_way.remove(id);
         Ok(body.freeze())
@@ -98,40 +102,41 @@ impl Uploads {
     }
 }
 
-/// Creates the id of a part from its number and length, from which [`whole`] detects missing parts.
+/// Creates the id of a part from its number and length, from which [`total_bytes`] detects missing parts.
 pub(crate) fn part_id(key: &str, number: usize, bytes: u64, part_bytes: u64) -> Result<PartId, Failure> {
     if number as u64 >= UPLOAD_PARTS_MAX {
         let message =
             format!("upload of `{key}` can have at most {UPLOAD_PARTS_MAX} parts, got part {number}");
-        return Err(Failure::last(Kind::Invalid, message));
+        return Err(Failure::permanent(Kind::Invalid, message));
     }
     if bytes == 0 || bytes > part_bytes {
         let message = format!("part {number} of `{key}` must have 1 to {part_bytes} bytes, got {bytes}");
-        return Err(Failure::last(Kind::Invalid, message));
+        return Err(Failure::permanent(Kind::Invalid, message));
     }
     Ok(PartId::new(format!("{number}-{bytes}")))
 }
 
 /// Total length of the parts, if none is missing, too small or out of order.
-pub(crate) fn whole(key: &str, parts: &[PartId], part_bytes: u64) -> Result<u64, Failure> {
+pub(crate) fn total_bytes(key: &str, parts: &[PartId], part_bytes: u64) -> Result<u64, Failure> {
     let mut bytes = 0;
     for (expected, part) in parts.iter().enumerate() {
         let read = |(number, bytes): (&str, &str)| Some((number.parse().ok()?, bytes.parse().ok()?));
         let known: Option<(usize, u64)> = part.as_str().split_once('-').and_then(read);
-        let (_, of_part) = known.filter(|(number, _)| *number == expected).ok_or_else(|| unlike(key))?;
+        let (_, of_part) =
+            known.filter(|(number, _)| *number == expected).ok_or_else(|| parts_mismatch(key))?;
         if of_part < part_bytes && expected + 1 < parts.len() {
-            return Err(unlike(key));
+            return Err(parts_mismatch(key));
         }
         bytes += of_part;
     }
-    if bytes == 0 { Err(unlike(key)) } else { Ok(bytes) }
+    if bytes == 0 { Err(parts_mismatch(key)) } else { Ok(bytes) }
 }
 
 /// Failure for an upload that has ended, was aborted, or never began.
-pub(crate) fn gone(key: &str) -> Failure {
-    Failure::last(Kind::Lost, format!("upload of `{key}` no longer exists"))
+pub(crate) fn upload_not_found(key: &str) -> Failure {
+    Failure::permanent(Kind::Lost, format!("upload of `{key}` no longer exists"))
 }
 
-pub(crate) fn unlike(key: &str) -> Failure {
-    Failure::last(Kind::Invalid, format!("parts of the upload of `{key}` are missing or out of order"))
+pub(crate) fn parts_mismatch(key: &str) -> Failure {
+    Failure::permanent(Kind::Invalid, format!("parts of the upload of `{key}` are missing or out of order"))
 }

@@ -323,12 +323,12 @@ pub struct Failure {
 
 impl Failure {
     /// Creates a failure that a retry may cure.
-    pub fn passing(cause: Cause, message: impl Into<String>) -> Self {
+    pub fn transient(cause: Cause, message: impl Into<String>) -> Self {
         Self { cause, error: Error::new(Kind::Unavailable, message) }
     }
 
     /// Creates a failure that no retry cures.
-    pub fn last(kind: Kind, message: impl Into<String>) -> Self {
+    pub fn permanent(kind: Kind, message: impl Into<String>) -> Self {
         Self { cause: Cause::Final(kind), error: Error::new(kind, message) }
     }
 

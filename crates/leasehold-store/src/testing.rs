@@ -8,9 +8,9 @@ pub mod conformance;
 mod fake_host;
 #[cfg(feature = "testing")]
 mod fault;
-mod lane;
 #[cfg(feature = "testing")]
-mod lawless;
+mod faulty_server;
+mod lane;
 #[cfg(feature = "testing")]
 mod listen;
 #[cfg(feature = "testing")]
@@ -20,20 +20,20 @@ mod ports;
 #[cfg(feature = "testing")]
 mod proxy;
 #[cfg(feature = "testing")]
-mod stamp;
+mod seaweedfs;
 #[cfg(feature = "testing")]
-mod weed;
+mod stamp;
 
 pub use fake_host::FakeHost;
 #[cfg(feature = "testing")]
 pub use fault::{Fault, FaultPlan, ObservedRequest, RequestCounts, RequestKind, once, pass};
-pub use lane::Lane;
 #[cfg(feature = "testing")]
-pub use lawless::{Lawless, Manners};
+pub use faulty_server::{FaultyServer, Violations};
+pub use lane::Lane;
 #[cfg(feature = "testing")]
 pub use proxy::Proxy;
 #[cfg(feature = "testing")]
-pub use weed::{S3, Weed, weed_binary};
+pub use seaweedfs::{S3, SeaweedFs, weed_binary};
 
 use leasehold_core::WriteId;
 

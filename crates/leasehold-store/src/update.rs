@@ -1,7 +1,7 @@
-//! Read-decide-write loop: reads an object, decides, and writes it back on condition. The only such loop.
+//! Read-decide-write loop: reads an object, decides, and writes it back with a conditional put. The only such loop.
 //!
 //! ```text
-//!   read ──▶ decide ──▶ (entry) ──▶ put on condition ──▶ written: done
+//!   read ──▶ decide ──▶ (entry) ──▶ conditional put ──▶ written: done
 //!    ▲         ▲                │
 //!    │         └── new object ──┤ lost once: decide again, from the object that was read back
 //!    └───── pause ──────────────┘ lost again: pause, and read again
@@ -15,10 +15,10 @@ use std::time::Duration;
 use crate::client::{Client, PutOutcome};
 use crate::host::HostExt;
 use crate::ledger::Purpose;
-use crate::store::{Object, Version, When};
+use crate::store::{Object, When};
 
 /// Recognises a write in a later state of its object.
-pub type Recognise = Box<dyn Fn(&[u8]) -> bool + Send + Sync>;
+pub type BoxIsOurWrite = Box<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
 /// Decision about the object that was read.
 pub enum Decision<R> {
@@ -27,7 +27,7 @@ pub enum Decision<R> {
         /// New object, with a new write id.
         body: Bytes,
         /// Recognises this write in a later state of the object.
-        ours: Recognise,
+        ours: BoxIsOurWrite,
         /// Key of an empty object that must exist before this write: an index entry by which the object is found.
         first: Option<String>,
         /// Result for the caller.
@@ -49,19 +49,8 @@ impl<R> Decision<R> {
 pub struct Updated<R> {
     /// Result of the decision.
     pub result: R,
-    /// State of the object after the update.
-    pub now: StoredState,
-}
-
-/// State of an object after an update.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StoredState {
-    /// Unchanged: nothing was written.
-    Left,
-    /// Our write, with its version.
-    Written(Version),
-    /// A later state, after other writers changed our write.
-    Overtaken(Object),
+    /// Outcome of the put, which is not lost; none if the decision was to leave the object.
+    pub put: Option<PutOutcome>,
 }
 
 /// Reads `key` and updates it; see [`update_from`].
@@ -75,7 +64,7 @@ pub async fn update<R>(
     update_from(client, purpose, key, found, decide).await
 }
 
-/// Decides about `found` and writes on condition that it is unchanged; after a lost race decides again.
+/// Decides about `found` and puts it if unchanged; after a lost race decides again.
 pub async fn update_from<R>(
     client: &Client,
     purpose: Purpose,
@@ -85,7 +74,7 @@ pub async fn update_from<R>(
 ) -> Result<Updated<R>> {
     for round in 0..UPDATE_ROUNDS_MAX {
         let (body, ours, first, result) = match decide(found.as_ref())? {
-            Decision::Leave(result) => return Ok(Updated { result, now: StoredState::Left }),
+            Decision::Leave(result) => return Ok(Updated { result, put: None }),
             Decision::Write { body, ours, first, result } => (body, ours, first, result),
         };
         if let Some(first) = first {
@@ -93,13 +82,8 @@ pub async fn update_from<R>(
         }
         let when = found.map_or(When::Absent, |object| When::Unchanged(object.version));
         match client.put_if(purpose, key, body, &when, &*ours).await? {
-            PutOutcome::Written(version) => {
-                return Ok(Updated { result, now: StoredState::Written(version) });
-            }
-            PutOutcome::Overtaken(object) => {
-                return Ok(Updated { result, now: StoredState::Overtaken(object) });
-            }
             PutOutcome::Lost(current) => found = current,
+            put => return Ok(Updated { result, put: Some(put) }),
         }
         if round == 0 {
             continue; // The object was just read, and often there is nothing left to write.

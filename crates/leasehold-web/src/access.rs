@@ -44,9 +44,9 @@ impl Token {
         Ok(Self(blake3::hash(text.as_bytes())))
     }
 
-    fn is(&self, said: &str) -> bool {
+    fn matches(&self, sent: &str) -> bool {
         // Hashes are compared in constant time; the hashed text is the client's own.
-        blake3::hash(said.as_bytes()) == self.0
+        blake3::hash(sent.as_bytes()) == self.0
     }
 }
 
@@ -102,20 +102,22 @@ impl Access {
     /// Checks a request by its method, path and headers.
     pub(crate) fn check(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), AccessDenied> {
         match &self.token {
-            Some(token) if !is_open(path) && !bearer(headers).is_some_and(|said| token.is(said)) => {
+            Some(token) if !is_public(path) && !bearer(headers).is_some_and(|sent| token.matches(sent)) => {
                 return Err(AccessDenied::Token);
             }
-            None if !one(headers, &HOST).is_some_and(names_this_machine) => return Err(AccessDenied::Host),
+            None if !single_header(headers, &HOST).is_some_and(names_this_machine) => {
+                return Err(AccessDenied::Host);
+            }
             _ => {}
         }
         // A foreign page cannot read the response, but the request would still cost.
-        if !is_open(path) && !is_near(headers) {
+        if !is_public(path) && !is_same_site(headers) {
             return Err(AccessDenied::Foreign);
         }
         if matches!(*method, Method::GET | Method::HEAD) {
             return Ok(());
         }
-        if !is_own(headers) {
+        if !is_own_change(headers) {
             return Err(AccessDenied::Foreign);
         }
         if self.allows_actions { Ok(()) } else { Err(AccessDenied::ReadOnly) }
@@ -123,17 +125,17 @@ impl Access {
 }
 
 /// True for paths without data of the queue: the page must load before it can ask for a token.
-fn is_open(path: &str) -> bool {
+fn is_public(path: &str) -> bool {
     path == "/" || path == "/healthz" || path.starts_with("/static/")
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let (scheme, token) = one(headers, &AUTHORIZATION)?.split_once(' ')?;
+    let (scheme, token) = single_header(headers, &AUTHORIZATION)?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
 }
 
 /// Returns a header that occurs exactly once: with two, two readers could pick different ones.
-fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+fn single_header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
     values.next().is_none().then_some(value)
@@ -150,19 +152,21 @@ fn names_this_machine(host: &str) -> bool {
 }
 
 /// True if a change comes from our own page, or from a program.
-fn is_own(headers: &HeaderMap) -> bool {
-    let is_marked = one(headers, &CHANGE) == Some("1");
+fn is_own_change(headers: &HeaderMap) -> bool {
+    let is_marked = single_header(headers, &CHANGE) == Some("1");
     let is_same = !headers.contains_key(ORIGIN) || {
-        let origin = one(headers, &ORIGIN).and_then(|origin| origin.split_once("://"));
-        origin.zip(one(headers, &HOST)).is_some_and(|((_, origin), host)| origin.eq_ignore_ascii_case(host))
+        let origin = single_header(headers, &ORIGIN).and_then(|origin| origin.split_once("://"));
+        origin
+            .zip(single_header(headers, &HOST))
+            .is_some_and(|((_, origin), host)| origin.eq_ignore_ascii_case(host))
     };
-    is_marked && is_near(headers) && is_same
+    is_marked && is_same_site(headers) && is_same
 }
 
 /// True if the request comes from our own page, from a typed address, or from a program, which sends no such header.
-fn is_near(headers: &HeaderMap) -> bool {
+fn is_same_site(headers: &HeaderMap) -> bool {
     !headers.contains_key(FETCH_SITE)
-        || one(headers, &FETCH_SITE).is_some_and(|site| matches!(site, "same-origin" | "none"))
+        || single_header(headers, &FETCH_SITE).is_some_and(|site| matches!(site, "same-origin" | "none"))
 }
 
 #[cfg(test)]

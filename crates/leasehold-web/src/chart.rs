@@ -25,7 +25,7 @@ pub(crate) struct Chart {
 }
 
 /// Builder of a chart.
-pub(crate) struct Slots {
+pub(crate) struct ChartBuilder {
     start: StoreTime,
     slots: Vec<Slot>,
 }
@@ -39,7 +39,7 @@ struct Slot {
     ran: Vec<Duration>,
 }
 
-impl Slots {
+impl ChartBuilder {
     /// Creates the slots of the hour that ends with this minute.
     pub(crate) fn until(now: StoreTime) -> Self {
         let start = Minute::of(now).start().minus(Duration::from_mins(MINUTES as u64 - 1));
@@ -69,8 +69,8 @@ impl Slots {
         let slots = &mut self.slots;
         Chart {
             start: self.start,
-            waiting_secs_p50: slots.iter_mut().map(|slot| middle(&mut slot.waited)).collect(),
-            run_secs_p50: slots.iter_mut().map(|slot| middle(&mut slot.ran)).collect(),
+            waiting_secs_p50: slots.iter_mut().map(|slot| median(&mut slot.waited)).collect(),
+            run_secs_p50: slots.iter_mut().map(|slot| median(&mut slot.ran)).collect(),
             completed: slots.iter().map(|slot| slot.completed).collect(),
             failed: slots.iter().map(|slot| slot.failed).collect(),
             submitted: slots.iter().map(|slot| slot.submitted).collect(),
@@ -79,7 +79,7 @@ impl Slots {
 }
 
 /// Median, in seconds.
-fn middle(times: &mut [Duration]) -> Option<f64> {
+fn median(times: &mut [Duration]) -> Option<f64> {
     let half = times.len() / 2;
     (!times.is_empty()).then(|| times.select_nth_unstable(half).1.as_secs_f64())
 }
@@ -91,8 +91,8 @@ mod tests {
     #[test]
     fn the_last_slot_is_the_current_minute() {
         let now = StoreTime::from_millis(1_700_000_059_999);
-        let mut slots = Slots::until(now);
-        let index = |slots: &mut Slots, time| {
+        let mut slots = ChartBuilder::until(now);
+        let index = |slots: &mut ChartBuilder, time| {
             slots.at(time).map(|slot| slot.submitted += 1).and_then(|()| {
                 let hit = slots.slots.iter().position(|slot| slot.submitted == 1);
                 slots.slots.iter_mut().for_each(|slot| slot.submitted = 0);
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn the_median_is_the_middle_value() {
         let mut times: Vec<_> = [9, 1, 5].map(Duration::from_secs).into();
-        assert_eq!(middle(&mut times), Some(5.0));
-        assert_eq!(middle(&mut []), None);
+        assert_eq!(median(&mut times), Some(5.0));
+        assert_eq!(median(&mut []), None);
     }
 }

@@ -82,16 +82,19 @@ fn of_change(change: &Change) -> Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{TestStand, claim};
+    use crate::testing::{DashboardFixture, claim};
     use leasehold_core::{Result, Task};
-    use leasehold_queue::{Operated, Settlement};
+    use leasehold_queue::{Settlement, Transition};
     use std::time::Duration;
 
     /// Compares the requests sent for one change with those derived from the history.
-    async fn agrees(stand: &TestStand, change: impl Future<Output = Result<Task>>) -> Task {
-        let before = stand.queue.client().ledger().snapshot();
+    async fn assert_requests_match(
+        fixture: &DashboardFixture,
+        change: impl Future<Output = Result<Task>>,
+    ) -> Task {
+        let before = fixture.queue.client().ledger().snapshot();
         let task = Box::pin(change).await.unwrap();
-        let spent = stand.queue.client().ledger().snapshot().since(&before);
+        let spent = fixture.queue.client().ledger().snapshot().since(&before);
         let change = task.history.events().last().unwrap();
         let count = |verb| {
             let count =
@@ -103,46 +106,48 @@ mod tests {
         task
     }
 
-    fn done(operated: Operated) -> Task {
-        match operated {
-            Operated::Done(task) => *task,
-            Operated::Refused(rejected) => panic!("{rejected}"),
-        }
+    fn done(operated: Transition<Task>) -> Task {
+        operated.done().expect("it is allowed")
     }
 
     #[tokio::test]
     async fn requests_derived_from_a_history_match_those_sent() {
-        let stand = TestStand::new().await;
-        let queue = &stand.queue;
+        let fixture = DashboardFixture::new().await;
+        let queue = &fixture.queue;
         // The bell is written at most once a second: after this it is not part of the sums.
-        stand.submit("first").await;
-        let id = agrees(&stand, stand.submitted("a")).await.id;
-        agrees(&stand, async { Ok(Box::pin(claim(queue, id)).await?.task().clone()) }).await;
-        agrees(&stand, async { Ok(done(queue.cancel(&id).await?)) }).await;
-        let id = agrees(&stand, stand.submitted("b")).await.id;
+        fixture.submit("first").await;
+        let id = assert_requests_match(&fixture, fixture.submitted("a")).await.id;
+        assert_requests_match(&fixture, async { Ok(Box::pin(claim(queue, id)).await?.task().clone()) }).await;
+        assert_requests_match(&fixture, async { Ok(done(queue.cancel(&id).await?)) }).await;
+        let id = assert_requests_match(&fixture, fixture.submitted("b")).await.id;
         let claimed = claim(queue, id).await.unwrap();
-        agrees(&stand, async { Ok(queue.settle(&claimed, Settlement::Release).await?.unwrap()) }).await;
+        assert_requests_match(&fixture, async {
+            Ok(queue.settle(&claimed, Settlement::Release).await?.unwrap())
+        })
+        .await;
         let at = queue.now().unwrap().earliest.plus(Duration::from_hours(1));
-        agrees(&stand, async { Ok(done(queue.reschedule(&id, at).await?)) }).await;
-        agrees(&stand, async { Ok(done(queue.cancel(&id).await?)) }).await;
-        agrees(&stand, async { Ok(done(queue.retry(&id).await?)) }).await;
+        assert_requests_match(&fixture, async { Ok(done(queue.reschedule(&id, at).await?)) }).await;
+        assert_requests_match(&fixture, async { Ok(done(queue.cancel(&id).await?)) }).await;
+        assert_requests_match(&fixture, async { Ok(done(queue.retry(&id).await?)) }).await;
         let claimed = claim(queue, id).await.unwrap();
         let fail =
             |retryable| Settlement::Fail { error: "no".into(), retryable, after: Some(Duration::ZERO) };
-        agrees(&stand, async { Ok(queue.settle(&claimed, fail(true)).await?.unwrap()) }).await;
+        assert_requests_match(&fixture, async { Ok(queue.settle(&claimed, fail(true)).await?.unwrap()) })
+            .await;
         let claimed = claim(queue, id).await.unwrap();
-        agrees(&stand, async { Ok(queue.settle(&claimed, fail(false)).await?.unwrap()) }).await;
-        let id = agrees(&stand, stand.submitted("c")).await.id;
+        assert_requests_match(&fixture, async { Ok(queue.settle(&claimed, fail(false)).await?.unwrap()) })
+            .await;
+        let id = assert_requests_match(&fixture, fixture.submitted("c")).await.id;
         let claimed = claim(queue, id).await.unwrap();
         let complete = Settlement::complete(serde_json::Value::Null);
-        agrees(&stand, async { Ok(queue.settle(&claimed, complete).await?.unwrap()) }).await;
+        assert_requests_match(&fixture, async { Ok(queue.settle(&claimed, complete).await?.unwrap()) }).await;
     }
 
     #[test]
-    fn a_task_that_simply_completes_costs_what_the_documents_say() {
-        let mut bill = CostEstimate::default();
-        bill += Requests::new(5, 1, 2);
-        assert_eq!(bill.requests(), 8);
-        assert!((bill.usd(&Prices::of("aws").unwrap()) * 1e6 - 25.40).abs() < 1e-6);
+    fn a_million_tasks_of_five_puts_a_get_and_two_deletes_cost_25_dollars_40() {
+        let mut cost = CostEstimate::default();
+        cost += Requests::new(5, 1, 2);
+        assert_eq!(cost.requests(), 8);
+        assert!((cost.usd(&Prices::of("aws").unwrap()) * 1e6 - 25.40).abs() < 1e-6);
     }
 }

@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::chart::{Chart, Slots};
+use crate::chart::{Chart, ChartBuilder};
 use crate::cost::CostEstimate;
-use crate::snapshot::Board;
+use crate::snapshot::QueueSnapshot;
 use crate::table::{Row, TaskTable, first_line};
 
 /// Largest number of task types that are shown.
@@ -18,7 +18,7 @@ const TYPES_MAX: usize = 50;
 const FAILURES: usize = 5;
 /// Time that the due tasks of a type may wait before the type counts as not claimed by any worker: workers poll every few
 /// seconds, and a busy one returns to each type long before that.
-const UNTAKEN_AFTER: Duration = Duration::from_mins(2);
+const UNCLAIMED_AFTER: Duration = Duration::from_mins(2);
 
 /// Number of tasks by status.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -35,7 +35,7 @@ pub(crate) struct StatusCounts {
 
 /// Number of tasks of one type, by status.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct OfType {
+pub(crate) struct TypeCounts {
     task_type: String,
     pending: u64,
     running: u64,
@@ -49,13 +49,13 @@ pub(crate) struct OfType {
     due_since: Option<StoreTime>,
     /// Time when a worker last held a task of this type.
     #[serde(skip)]
-    taken_at: Option<StoreTime>,
+    claimed_at: Option<StoreTime>,
 }
 
 /// A type with due tasks that no worker claims. Workers do not record which types they handle, so this is derived from the
 /// tasks.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Untaken {
+pub(crate) struct UnclaimedType {
     task_type: String,
     due: u64,
     /// Time since when a task is due and none was claimed.
@@ -74,8 +74,8 @@ pub(crate) struct Failures {
 pub(crate) struct Figures {
     pub(crate) counts: StatusCounts,
     pub(crate) oldest_due_secs: Option<u64>,
-    pub(crate) types: Vec<OfType>,
-    pub(crate) untaken: Vec<Untaken>,
+    pub(crate) types: Vec<TypeCounts>,
+    pub(crate) unclaimed: Vec<UnclaimedType>,
     pub(crate) chart: Chart,
     pub(crate) tasks: u64,
     pub(crate) bill: CostEstimate,
@@ -86,13 +86,13 @@ pub(crate) struct Figures {
 impl Figures {
     pub(crate) fn of(table: &TaskTable, now: StoreTime) -> Self {
         let (mut counts, mut bill, mut slots) =
-            (StatusCounts::default(), CostEstimate::default(), Slots::until(now));
-        let mut types: HashMap<&str, OfType> = HashMap::new();
+            (StatusCounts::default(), CostEstimate::default(), ChartBuilder::until(now));
+        let mut types: HashMap<&str, TypeCounts> = HashMap::new();
         let mut oldest: Option<StoreTime> = None;
         let mut has_outposts = false;
         for row in table.rows() {
             counts.add(row, now);
-            types.entry(&row.task_type).or_insert_with(|| OfType::new(&row.task_type)).add(row, now);
+            types.entry(&row.task_type).or_insert_with(|| TypeCounts::new(&row.task_type)).add(row, now);
             slots.add(row);
             bill += row.requests;
             has_outposts |= row.outpost.is_some();
@@ -103,9 +103,9 @@ impl Figures {
         let types: Vec<_> = types.into_values().collect();
         Self {
             counts,
-            untaken: untaken(&types, now),
+            unclaimed: unclaimed_types(&types, now),
             oldest_due_secs: oldest.map(|at| now.since(at).as_secs()),
-            types: most(types),
+            types: largest_types(types),
             chart: slots.chart(),
             tasks: table.len() as u64,
             bill,
@@ -136,7 +136,7 @@ impl StatusCounts {
     }
 }
 
-impl OfType {
+impl TypeCounts {
     fn new(task_type: &str) -> Self {
         Self {
             task_type: task_type.to_owned(),
@@ -147,7 +147,7 @@ impl OfType {
             other: 0,
             due: 0,
             due_since: None,
-            taken_at: None,
+            claimed_at: None,
         }
     }
 
@@ -165,18 +165,18 @@ impl OfType {
             let since = at.max(row.created_at);
             self.due_since = Some(self.due_since.map_or(since, |first| first.min(since)));
         }
-        let taken_at = row.worker.as_ref().and(match row.status {
+        let claimed_at = row.worker.as_ref().and(match row.status {
             Status::Running => Some(now),
             // Released by its worker.
             Status::Pending => Some(row.updated_at),
             _ => row.finished_at,
         });
-        self.taken_at = self.taken_at.max(taken_at);
+        self.claimed_at = self.claimed_at.max(claimed_at);
     }
 
     /// Returns the time since when its tasks are due and none of the type was claimed.
-    fn untaken_since(&self) -> Option<StoreTime> {
-        self.due_since.max(self.due_since.and(self.taken_at))
+    fn unclaimed_since(&self) -> Option<StoreTime> {
+        self.due_since.max(self.due_since.and(self.claimed_at))
     }
 
     fn all(&self) -> u64 {
@@ -185,22 +185,22 @@ impl OfType {
 }
 
 /// Types with the most tasks, largest first.
-fn most(mut types: Vec<OfType>) -> Vec<OfType> {
+fn largest_types(mut types: Vec<TypeCounts>) -> Vec<TypeCounts> {
     types.sort_unstable_by(|a, b| b.all().cmp(&a.all()).then_with(|| a.task_type.cmp(&b.task_type)));
     types.truncate(TYPES_MAX);
     types
 }
 
 /// Types whose due tasks have waited too long while no worker claimed one of the type, longest first.
-fn untaken(types: &[OfType], now: StoreTime) -> Vec<Untaken> {
-    let untaken = types.iter().filter_map(|one| {
-        let since = one.untaken_since().filter(|since| now.since(*since) >= UNTAKEN_AFTER)?;
-        Some(Untaken { task_type: one.task_type.clone(), due: one.due, since })
+fn unclaimed_types(types: &[TypeCounts], now: StoreTime) -> Vec<UnclaimedType> {
+    let unclaimed = types.iter().filter_map(|one| {
+        let since = one.unclaimed_since().filter(|since| now.since(*since) >= UNCLAIMED_AFTER)?;
+        Some(UnclaimedType { task_type: one.task_type.clone(), due: one.due, since })
     });
-    let mut untaken: Vec<_> = untaken.collect();
-    untaken.sort_unstable_by(|a, b| a.since.cmp(&b.since).then_with(|| a.task_type.cmp(&b.task_type)));
-    untaken.truncate(TYPES_MAX);
-    untaken
+    let mut unclaimed: Vec<_> = unclaimed.collect();
+    unclaimed.sort_unstable_by(|a, b| a.since.cmp(&b.since).then_with(|| a.task_type.cmp(&b.task_type)));
+    unclaimed.truncate(TYPES_MAX);
+    unclaimed
 }
 
 /// Recent errors, newest first. Tasks of one type whose errors have the same first line form one group.
@@ -223,19 +223,19 @@ fn last_failures(table: &TaskTable) -> Vec<Failures> {
 
 /// Cache of the last counts, valid for one second for all viewers.
 #[derive(Debug, Default)]
-pub(crate) struct Counted(Mutex<Option<(u64, i64, Arc<Figures>)>>);
+pub(crate) struct FiguresCache(Mutex<Option<(u64, i64, Arc<Figures>)>>);
 
-impl Counted {
-    pub(crate) fn get(&self, board: &Board, now: StoreTime) -> Arc<Figures> {
+impl FiguresCache {
+    pub(crate) fn get(&self, snapshot: &QueueSnapshot, now: StoreTime) -> Arc<Figures> {
         let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let second = now.as_millis().div_euclid(1_000);
         if let Some((revision, at, figures)) = &*counted
-            && (*revision, *at) == (board.revision(), second)
+            && (*revision, *at) == (snapshot.revision(), second)
         {
             return figures.clone();
         }
-        let figures = Arc::new(Figures::of(&board.table, now));
-        *counted = Some((board.revision(), second, figures.clone()));
+        let figures = Arc::new(Figures::of(&snapshot.table, now));
+        *counted = Some((snapshot.revision(), second, figures.clone()));
         figures
     }
 }

@@ -1,14 +1,14 @@
 //! Dashboard: the state of a queue on one page, and actions on tasks (cancel, retry, run now).
 //!
 //! ```text
-//!   viewers ──▶ door ──▶ access ──▶ routes ──▶ api ──▶ board ◀── sampler ──▶ the store
-//!   Prometheus ─┘                               │      last known state   the only periodic reader
-//!                                               └──▶ task_cache, actions: single tasks
+//!   viewers ──▶ listener ──▶ access ──▶ routes ──▶ api ──▶ snapshot ◀── sampler ──▶ the store
+//!   Prometheus ─┘                                   │      last known state    the only periodic reader
+//!                                                   └──▶ task_cache, actions: single tasks
 //! ```
 //!
 //! The dashboard only translates: the queue decides which changes of a task are allowed. It does limit the cost of
 //! viewing. A bucket bills by request, and a page that is open in ten browsers must not cost ten times as much as in one;
-//! so viewers are answered from the `board`, and only the `sampler` fills it, at a pace that depends on whether there is
+//! so viewers are answered from the `snapshot`, and only the `sampler` fills it, at a pace that depends on whether there is
 //! a viewer, and not on how many.
 //!
 //! | module | contents |
@@ -26,7 +26,7 @@
 //! | `page` | static files of the page |
 //! | `query` | filter and order of a task list |
 //! | `routes` | HTTP routes |
-//! | `sampler` | reads the store into the board |
+//! | `sampler` | reads the store into the snapshot |
 //! | `table` | compact table of all tasks as last read |
 
 mod access;
@@ -53,10 +53,11 @@ use std::time::Duration;
 
 use futures::future::join;
 use leasehold_core::{Error, Result};
-use leasehold_pieces::serve::door::{Bounds, Door};
+use leasehold_http::{HttpListener, ListenerLimits};
 use leasehold_queue::Queue;
 use leasehold_store::Prices;
 use leasehold_worker::Shutdown;
+use leasehold_worker::shutdown::Stage;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -68,7 +69,7 @@ use routes::{App, Routes};
 /// Connection limits of the dashboard. A browser opens at most six connections, so this is enough for forty viewers, ten of
 /// them behind one address; they poll, and retry when they are rejected. A request head has a few hundred bytes and arrives
 /// in one packet or two; a client that takes longer than two seconds would only block other clients.
-const BOUNDS: Bounds = Bounds {
+const LIMITS: ListenerLimits = ListenerLimits {
     connections_max: 256,
     per_address_max: 64,
     header_wait: Duration::from_secs(2),
@@ -118,7 +119,7 @@ pub struct SettingRow {
 /// A dashboard that is bound to its address.
 #[derive(Debug)]
 pub struct Dashboard {
-    door: Door,
+    listener: HttpListener,
     app: Arc<App>,
 }
 
@@ -126,22 +127,22 @@ impl Dashboard {
     /// Binds the address. Serves no requests, and sends none to the store, before [`Dashboard::run`].
     pub async fn bind(queue: Queue, options: WebOptions) -> Result<Self> {
         options.check()?;
-        let host = queue.client().host().clone();
-        let door = Door::open(options.addr, BOUNDS, host).await?;
-        Ok(Self { door, app: Arc::new(App::new(queue, options)) })
+        let listener = HttpListener::bind(options.addr, LIMITS, queue.host().clone()).await?;
+        Ok(Self { listener, app: Arc::new(App::new(&queue, options)?) })
     }
 
     /// Returns the address that it listens on.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
-        self.door.addr()
+        self.listener.addr()
     }
 
     /// Serves until shutdown.
     pub async fn run(self, shutdown: Shutdown) {
         let site = Arc::new(Routes::new(self.app.clone()));
         let sampling = sampler::run(&self.app.shared, shutdown.clone());
-        join(self.door.run(site, shutdown), sampling).await;
+        let serving = self.listener.run(site, shutdown.reached(Stage::Drain), shutdown.reached(Stage::Abort));
+        join(serving, sampling).await;
         self.app.finish().await;
     }
 }

@@ -12,7 +12,7 @@ use http::header::CONTENT_TYPE;
 use leasehold_queue::LeaseState;
 
 use crate::routes::{ApiError, App};
-use crate::snapshot::Board;
+use crate::snapshot::QueueSnapshot;
 use crate::viewers::Topic;
 
 /// Content type of the text format, in the version that every scraper supports.
@@ -20,23 +20,23 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// All metrics.
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
-    app.shared.looks.at(Topic::Queue);
-    let mut text = Text::default();
+    app.shared.viewers.record(Topic::Queue);
+    let mut text = MetricsText::default();
     text.family("leasehold_build_info", "gauge", "Version of the server.");
     text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     {
-        let board = app.shared.board();
-        tasks(&app, &board, &mut text)?;
-        holders(&board, &mut text);
-        sample(&app, &board, &mut text);
+        let snapshot = app.shared.snapshot();
+        tasks(&app, &snapshot, &mut text)?;
+        holders(&snapshot, &mut text);
+        sample(&app, &snapshot, &mut text);
     }
     requests(&app, &mut text);
     Ok(([(CONTENT_TYPE, TEXT)], text.text).into_response())
 }
 
-fn tasks(app: &App, board: &Board, text: &mut Text) -> Result<(), ApiError> {
-    if board.pass.ended.is_some() {
-        let figures = app.counted.get(board, app.shared.queue().now()?.earliest);
+fn tasks(app: &App, snapshot: &QueueSnapshot, text: &mut MetricsText) -> Result<(), ApiError> {
+    if snapshot.pass.ended.is_some() {
+        let figures = app.figures.get(snapshot, app.shared.queue().now()?.earliest);
         let counts = &figures.counts;
         text.family("leasehold_tasks", "gauge", "Tasks by status, as last read.");
         for (status, count) in [
@@ -50,46 +50,46 @@ fn tasks(app: &App, board: &Board, text: &mut Text) -> Result<(), ApiError> {
             text.sample(&[("status", status)], count);
         }
     }
-    if let Some(index) = &board.index {
+    if let Some(index) = &snapshot.index {
         text.family("leasehold_tasks_due", "gauge", "Pending tasks that are due.");
-        text.sample(&[], index.what.due);
+        text.sample(&[], index.value.due);
         text.family("leasehold_tasks_scheduled", "gauge", "Pending tasks that are scheduled for later.");
-        text.sample(&[], index.what.scheduled);
+        text.sample(&[], index.value.scheduled);
         let oldest = "Waiting time of the oldest due task, to the minute; 0 if none is due.";
         text.family("leasehold_oldest_due_seconds", "gauge", oldest);
-        text.sample(&[], index.what.oldest_due_secs.unwrap_or(0));
+        text.sample(&[], index.value.oldest_due_secs.unwrap_or(0));
     }
     let finished = "Tasks that finished since this server started, as read by it, by status.";
     text.family("leasehold_tasks_finished_total", "counter", finished);
     for status in leasehold_core::Status::ALL.into_iter().filter(|status| status.is_final()) {
-        let count = board.table.finished().get(&status).copied().unwrap_or(0);
+        let count = snapshot.table.finished().get(&status).copied().unwrap_or(0);
         text.sample(&[("status", status.name())], count);
     }
     Ok(())
 }
 
 /// Leases are read only while they are viewed: the values here may be as old as the last view.
-fn holders(board: &Board, text: &mut Text) {
+fn holders(snapshot: &QueueSnapshot, text: &mut MetricsText) {
     let states = [LeaseState::Free, LeaseState::Held, LeaseState::Expired, LeaseState::Corrupt];
-    if let Some(seen) = &board.workers {
-        text.family("leasehold_workers", "gauge", "Worker names in the store, by state of their lease.");
+    if let Some(seen) = &snapshot.workers {
+        text.family("leasehold_workers", "gauge", "Worker leases in the store, by state.");
         for state in states {
-            let count = seen.what.0.iter().filter(|(_, _, seen)| seen.state == state).count();
+            let count = seen.value.0.iter().filter(|(_, _, seen)| seen.state == state).count();
             text.sample(&[("state", state.name())], count);
         }
     }
-    if let Some(seen) = &board.shards {
+    if let Some(seen) = &snapshot.shards {
         text.family("leasehold_shards", "gauge", "Shards by state of their lease.");
         for state in states {
-            let held = seen.what.iter().filter(|(_, seen)| seen.state == state);
+            let held = seen.value.iter().filter(|(_, seen)| seen.state == state);
             text.sample(&[("state", state.name())], held.map(|(group, _)| group.count()).sum::<usize>());
         }
     }
 }
 
-fn sample(app: &App, board: &Board, text: &mut Text) {
+fn sample(app: &App, snapshot: &QueueSnapshot, text: &mut MetricsText) {
     let now = app.shared.host().instant();
-    let ages = [("index", board.index.as_ref().map(|index| index.at)), ("tasks", board.pass.ended)];
+    let ages = [("index", snapshot.index.as_ref().map(|index| index.at)), ("tasks", snapshot.pass.ended)];
     text.family("leasehold_sample_age_seconds", "gauge", "Time since the store was last read.");
     for (part, at) in ages {
         if let Some(at) = at {
@@ -101,10 +101,10 @@ fn sample(app: &App, board: &Board, text: &mut Text) {
         "gauge",
         "1 if the store cannot be read at present, otherwise 0.",
     );
-    text.sample(&[], u8::from(board.fault(app.shared.host().instant()).is_some()));
+    text.sample(&[], u8::from(snapshot.fault(app.shared.host().instant()).is_some()));
 }
 
-fn requests(app: &App, text: &mut Text) {
+fn requests(app: &App, text: &mut MetricsText) {
     let spent = app.spent();
     text.family("leasehold_store_requests_total", "counter", "Requests of this process to the store.");
     for (line, count) in spent.lines() {
@@ -129,13 +129,13 @@ fn requests(app: &App, text: &mut Text) {
 
 /// Builder of the text format.
 #[derive(Default)]
-struct Text {
+struct MetricsText {
     text: String,
     /// Family of the next samples.
     family: &'static str,
 }
 
-impl Text {
+impl MetricsText {
     fn family(&mut self, name: &'static str, kind: &str, help: &str) {
         self.family = name;
         // Writing to a string cannot fail.
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn label_values_cannot_end_their_line() {
-        let mut text = Text::default();
+        let mut text = MetricsText::default();
         text.family("x", "gauge", "A value.");
         text.sample(&[("a", "1"), ("b", "\"\n\\")], 2.5);
         assert_eq!(text.text, "# HELP x A value.\n# TYPE x gauge\nx{a=\"1\",b=\"\\\"\\n\\\\\"} 2.5\n");

@@ -14,7 +14,7 @@ const LEASES_PER_MINUTE: u32 = 600;
 /// Lists of one count of the index up to which the interval does not grow.
 const INDEX_LISTS: u32 = 8;
 /// Ratio of the pause after a pass on a folder to its duration: passes take at most a fifth of the time.
-const PAUSES: u32 = 4;
+const PAUSE_RATIO: u32 = 4;
 
 /// Kind of cost of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub enum RefreshPace {
 
 /// Cost of a sample.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Took {
+pub(crate) struct SampleCost {
     pub(crate) lists: u32,
     pub(crate) time: Duration,
 }
@@ -40,7 +40,7 @@ impl RefreshPace {
         if matches!(scheme, None | Some("memory" | "file")) { Self::Folder } else { Self::Bucket }
     }
 
-    fn least(self) -> Duration {
+    fn min_interval(self) -> Duration {
         match self {
             Self::Folder => Duration::from_secs(2),
             Self::Bucket => Duration::from_secs(5),
@@ -48,30 +48,30 @@ impl RefreshPace {
     }
 
     /// Interval between counts of the index while the queue is viewed.
-    pub(crate) fn index_every(self, last: Took) -> Duration {
+    pub(crate) fn index_every(self, last: SampleCost) -> Duration {
         match self {
-            Self::Folder => self.least().max(last.time * PAUSES),
-            Self::Bucket => self.least() * last.lists.div_ceil(INDEX_LISTS).max(1),
+            Self::Folder => self.min_interval().max(last.time * PAUSE_RATIO),
+            Self::Bucket => self.min_interval() * last.lists.div_ceil(INDEX_LISTS).max(1),
         }
     }
 
     /// Interval between passes over the tasks while the queue is viewed.
-    pub(crate) fn tasks_every(self, last: Took) -> Duration {
+    pub(crate) fn tasks_every(self, last: SampleCost) -> Duration {
         match self {
-            Self::Folder => self.least().max(last.time * (PAUSES + 1)),
-            Self::Bucket => self.least().max(Duration::from_mins(1) * last.lists / LISTS_PER_MINUTE),
+            Self::Folder => self.min_interval().max(last.time * (PAUSE_RATIO + 1)),
+            Self::Bucket => self.min_interval().max(Duration::from_mins(1) * last.lists / LISTS_PER_MINUTE),
         }
     }
 
     /// Interval between reads of leases while they are viewed. Leases last at least a minute, and each takes a get.
     pub(crate) fn leases_every(self, leases: usize) -> Duration {
         let leases = u32::try_from(leases).unwrap_or(u32::MAX);
-        (self.least() * 2).max(Duration::from_mins(1) * leases / LEASES_PER_MINUTE)
+        (self.min_interval() * 2).max(Duration::from_mins(1) * leases / LEASES_PER_MINUTE)
     }
 
     /// Interval between lists of artifacts while they are viewed.
-    pub(crate) fn artifacts_every(self, last: Took) -> Duration {
-        (self.least() * 6).max(self.tasks_every(last))
+    pub(crate) fn artifacts_every(self, last: SampleCost) -> Duration {
+        (self.min_interval() * 6).max(self.tasks_every(last))
     }
 }
 
@@ -81,17 +81,17 @@ mod tests {
 
     #[test]
     fn a_bucket_is_sampled_less_often_the_more_there_is_to_list() {
-        let took = |lists| Took { lists, time: Duration::from_secs(9) };
+        let cost = |lists| SampleCost { lists, time: Duration::from_secs(9) };
         let secs = |every: Duration| every.as_secs();
-        assert_eq!([1, 4, 100].map(|lists| secs(RefreshPace::Bucket.tasks_every(took(lists)))), [5, 20, 500]);
-        assert_eq!([4, 8, 104].map(|lists| secs(RefreshPace::Bucket.index_every(took(lists)))), [5, 5, 65]);
+        assert_eq!([1, 4, 100].map(|lists| secs(RefreshPace::Bucket.tasks_every(cost(lists)))), [5, 20, 500]);
+        assert_eq!([4, 8, 104].map(|lists| secs(RefreshPace::Bucket.index_every(cost(lists)))), [5, 5, 65]);
     }
 
     #[test]
     fn a_folder_is_idle_for_four_fifths_of_the_time() {
-        let took = |millis| Took { lists: 100, time: Duration::from_millis(millis) };
-        assert_eq!(RefreshPace::Folder.tasks_every(took(10)), Duration::from_secs(2));
-        assert_eq!(RefreshPace::Folder.tasks_every(took(3_000)), Duration::from_secs(15));
+        let cost = |millis| SampleCost { lists: 100, time: Duration::from_millis(millis) };
+        assert_eq!(RefreshPace::Folder.tasks_every(cost(10)), Duration::from_secs(2));
+        assert_eq!(RefreshPace::Folder.tasks_every(cost(3_000)), Duration::from_secs(15));
     }
 
     #[test]

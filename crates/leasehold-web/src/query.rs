@@ -16,7 +16,7 @@ const LIMIT: usize = 50;
 /// Query parameters, as received.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Asked {
+pub(crate) struct QueryParams {
     status: Option<String>,
     #[serde(rename = "type")]
     task_type: Option<String>,
@@ -31,10 +31,10 @@ pub(crate) struct Asked {
 /// Validated query.
 #[derive(Debug)]
 pub(crate) struct Query {
-    standing: Option<Standing>,
+    status: Option<StatusFilter>,
     task_type: Option<String>,
     tag: Option<String>,
-    words: Option<String>,
+    search: Option<String>,
     sort: Sort,
     is_ascending: bool,
     pub(crate) offset: usize,
@@ -43,7 +43,7 @@ pub(crate) struct Query {
 
 /// Status to filter by; pending is split into due and scheduled.
 #[derive(Debug, Clone, Copy)]
-enum Standing {
+enum StatusFilter {
     Status(Status),
     Due,
     Scheduled,
@@ -57,34 +57,34 @@ enum Sort {
 }
 
 impl Query {
-    pub(crate) fn read(asked: Asked) -> Result<Self> {
+    pub(crate) fn parse(params: QueryParams) -> Result<Self> {
         let some = |text: Option<String>| text.filter(|text| !text.is_empty());
-        let standing = match asked.status.as_deref().unwrap_or_default() {
+        let status = match params.status.as_deref().unwrap_or_default() {
             "" => None,
-            "due" => Some(Standing::Due),
-            "scheduled" => Some(Standing::Scheduled),
-            status => Some(Standing::Status(Status::parse(status)?)),
+            "due" => Some(StatusFilter::Due),
+            "scheduled" => Some(StatusFilter::Scheduled),
+            status => Some(StatusFilter::Status(Status::parse(status)?)),
         };
-        let sort = match asked.sort.as_deref().unwrap_or_default() {
+        let sort = match params.sort.as_deref().unwrap_or_default() {
             "" | "updated" => Sort::Updated,
             "created" => Sort::Created,
             "waiting" => Sort::Waiting,
             other => return Err(not_one_of("sort", other, "updated, created, waiting")),
         };
-        let is_ascending = match asked.order.as_deref().unwrap_or_default() {
+        let is_ascending = match params.order.as_deref().unwrap_or_default() {
             "" | "desc" => false,
             "asc" => true,
             other => return Err(not_one_of("order", other, "desc, asc")),
         };
         Ok(Self {
-            standing,
-            task_type: some(asked.task_type),
-            tag: some(asked.tag),
-            words: some(asked.q),
+            status,
+            task_type: some(params.task_type),
+            tag: some(params.tag),
+            search: some(params.q),
             sort,
             is_ascending,
-            offset: asked.offset.unwrap_or(0),
-            limit: asked.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX),
+            offset: params.offset.unwrap_or(0),
+            limit: params.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX),
         })
     }
 
@@ -110,16 +110,16 @@ impl Query {
     }
 
     fn fits(&self, row: &Row, now: StoreTime, id: &mut String) -> bool {
-        let stands = match self.standing {
+        let has_status = match self.status {
             None => row.status != Status::Purged,
-            Some(Standing::Status(status)) => row.status == status,
-            Some(Standing::Due) => row.is_due(now),
-            Some(Standing::Scheduled) => row.available_at.is_some() && !row.is_due(now),
+            Some(StatusFilter::Status(status)) => row.status == status,
+            Some(StatusFilter::Due) => row.is_due(now),
+            Some(StatusFilter::Scheduled) => row.available_at.is_some() && !row.is_due(now),
         };
-        stands
+        has_status
             && self.task_type.as_deref().is_none_or(|wanted| *row.task_type == *wanted)
             && self.tag.as_deref().is_none_or(|tag| has_tag(row, tag))
-            && self.words.as_deref().is_none_or(|words| mentions(row, words, id))
+            && self.search.as_deref().is_none_or(|search| matches_search(row, search, id))
     }
 
     fn compare(&self, a: &Row, b: &Row) -> Ordering {
@@ -138,8 +138,8 @@ impl Query {
     }
 }
 
-fn not_one_of(what: &str, other: &str, there_are: &str) -> Error {
-    Error::invalid(format!("`{other}` is not a valid {what}; use one of {there_are}"))
+fn not_one_of(what: &str, other: &str, allowed: &str) -> Error {
+    Error::invalid(format!("`{other}` is not a valid {what}; use one of {allowed}"))
 }
 
 /// True if the task has this tag, given as `key` or `key:value`. Both may contain colons.
@@ -153,7 +153,7 @@ fn has_tag(row: &Row, tag: &str) -> bool {
 
 /// True if the id, the type, the worker, the key, a tag, the input or the error contains the words. `id` is a buffer for
 /// the text of the id.
-fn mentions(row: &Row, words: &str, id: &mut String) -> bool {
+fn matches_search(row: &Row, words: &str, id: &mut String) -> bool {
     id.clear();
     // Writing to a string cannot fail.
     let _ = write!(id, "{}", row.id);
@@ -205,12 +205,12 @@ mod tests {
 
     #[test]
     fn an_invalid_parameter_is_named() {
-        let read = |asked: Asked| Query::read(asked).unwrap_err().to_string();
+        let read = |params: QueryParams| Query::parse(params).unwrap_err().to_string();
         assert!(
-            read(Asked { status: Some("asleep".into()), ..Asked::default() })
+            read(QueryParams { status: Some("asleep".into()), ..QueryParams::default() })
                 .contains("`asleep` is not a status")
         );
-        let sort = read(Asked { sort: Some("size".into()), ..Asked::default() });
+        let sort = read(QueryParams { sort: Some("size".into()), ..QueryParams::default() });
         assert_eq!(sort, "`size` is not a valid sort; use one of updated, created, waiting");
     }
 }

@@ -26,15 +26,15 @@ use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use leasehold_core::{Error, Kind, Reason};
-use leasehold_pieces::serve::door::{Answers, Connection};
+use leasehold_http::{Connection, RequestHandler};
 use leasehold_queue::Queue;
 use leasehold_store::host::Running;
-use leasehold_store::{Prices, Snapshot};
+use leasehold_store::{Client, Prices, Snapshot};
 use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::access::{Access, AccessDenied};
-use crate::figures::Counted;
+use crate::figures::FiguresCache;
 use crate::sampler::Shared;
 use crate::task_cache::TaskCache;
 use crate::{SettingRow, WebOptions, api, metrics, page};
@@ -42,7 +42,7 @@ use crate::{SettingRow, WebOptions, api, metrics, page};
 /// Largest request body: a filter has a few hundred bytes.
 const BODY_BYTES_MAX: usize = 64 * 1_024;
 /// Longest wait for a request body.
-const BODY_WAIT: Duration = Duration::from_secs(10);
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Content security policy: own scripts, styles and requests only; no other origins, frames or forms.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
@@ -51,38 +51,37 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// State shared by all handlers.
 pub(crate) struct App {
     pub(crate) shared: Arc<Shared>,
-    /// Queue as used by the rest of the process, for its ledger.
-    process: Queue,
+    /// Client as used by the rest of the process, for its ledger.
+    process: Client,
     pub(crate) access: Access,
     pub(crate) prices: Prices,
     pub(crate) settings: Vec<SettingRow>,
-    pub(crate) counted: Counted,
-    pub(crate) opened: TaskCache,
+    pub(crate) figures: FiguresCache,
+    pub(crate) task_cache: TaskCache,
     /// Random id of this server process: revisions count from its start.
     pub(crate) run: String,
-    doing: Mutex<Vec<Running>>,
+    in_progress: Mutex<Vec<Running>>,
 }
 
 impl App {
-    pub(crate) fn new(queue: Queue, options: WebOptions) -> Self {
+    pub(crate) fn new(queue: &Queue, options: WebOptions) -> leasehold_core::Result<Self> {
         let WebOptions { token, allows_actions, pace, prices, settings, .. } = options;
-        let own = queue.counted_apart().acting_as("dashboard");
-        let host = queue.client().host().clone();
-        Self {
-            shared: Arc::new(Shared::new(own, pace)),
-            process: queue,
+        let own = queue.objects()?.with_own_ledger().acting_as("dashboard");
+        Ok(Self {
+            shared: Arc::new(Shared::new(own.into(), pace)?),
+            process: queue.client()?.clone(),
             access: Access { token, allows_actions },
             prices,
             settings,
-            counted: Counted::default(),
-            opened: TaskCache::default(),
-            run: format!("{:08x}", host.random() & 0xffff_ffff),
-            doing: Mutex::default(),
-        }
+            figures: FiguresCache::default(),
+            task_cache: TaskCache::default(),
+            run: format!("{:08x}", queue.host().random() & 0xffff_ffff),
+            in_progress: Mutex::default(),
+        })
     }
 
     /// Runs a future to completion even if the client disconnects.
-    pub(crate) async fn see_through<T: Send + 'static>(
+    pub(crate) async fn run_to_completion<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, Error> {
@@ -93,22 +92,23 @@ impl App {
         };
         let running = self.shared.host().spawn(Box::pin(work));
         {
-            let mut doing = self.doing.lock().unwrap_or_else(PoisonError::into_inner);
-            doing.retain_mut(|one| one.now_or_never().is_none());
-            doing.push(running);
+            let mut in_progress = self.in_progress.lock().unwrap_or_else(PoisonError::into_inner);
+            in_progress.retain_mut(|one| one.now_or_never().is_none());
+            in_progress.push(running);
         }
         receiver.await.map_err(|_| Error::new(Kind::Internal, "the change was aborted"))
     }
 
     /// Waits for all changes in progress.
     pub(crate) async fn finish(&self) {
-        let doing = std::mem::take(&mut *self.doing.lock().unwrap_or_else(PoisonError::into_inner));
-        join_all(doing).await;
+        let in_progress =
+            std::mem::take(&mut *self.in_progress.lock().unwrap_or_else(PoisonError::into_inner));
+        join_all(in_progress).await;
     }
 
     /// Request counts of this process.
     pub(crate) fn spent(&self) -> Snapshot {
-        self.process.client().ledger().snapshot().plus(&self.shared.queue().client().ledger().snapshot())
+        self.process.ledger().snapshot().plus(&self.shared.client().ledger().snapshot())
     }
 }
 
@@ -148,19 +148,19 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/artifacts", get(api::artifacts::artifacts))
         .route("/api/outposts", get(api::outposts::outposts))
         .route("/api/settings", get(api::settings))
-        .fallback(async || refusal(StatusCode::NOT_FOUND, "path not found"))
+        .fallback(async || error_response(StatusCode::NOT_FOUND, "path not found"))
         .method_not_allowed_fallback(async || {
-            refusal(StatusCode::METHOD_NOT_ALLOWED, "method not allowed for this path")
+            error_response(StatusCode::METHOD_NOT_ALLOWED, "method not allowed for this path")
         })
         .with_state(app)
 }
 
-impl Answers for Routes {
+impl RequestHandler for Routes {
     type Body = Body;
 
-    async fn answer(self: Arc<Self>, line: Arc<Connection>, request: Request<Incoming>) -> Response {
-        line.asked();
-        let mut answer = self.give(request).await;
+    async fn handle(self: Arc<Self>, connection: Arc<Connection>, request: Request<Incoming>) -> Response {
+        connection.request_received();
+        let mut answer = self.respond(request).await;
         let headers = answer.headers_mut();
         let fixed = [
             (CACHE_CONTROL, "no-store"),
@@ -171,18 +171,18 @@ impl Answers for Routes {
         for (name, value) in fixed {
             headers.insert(name, HeaderValue::from_static(value));
         }
-        line.handed_over();
+        connection.body_handed_over();
         answer
     }
 }
 
 impl Routes {
-    async fn give(&self, request: Request<Incoming>) -> Response {
+    async fn respond(&self, request: Request<Incoming>) -> Response {
         let (head, body) = request.into_parts();
         if let Err(refused) = self.app.access.check(&head.method, head.uri.path(), &head.headers) {
-            return refuse(refused);
+            return denied_response(refused);
         }
-        let body = match self.whole(body).await {
+        let body = match self.read_body(body).await {
             Ok(body) => body,
             Err(mut answer) => {
                 // The rest of the body would be parsed as the next request.
@@ -196,17 +196,19 @@ impl Routes {
     }
 
     /// Reads the body of a request, bounded in size and time.
-    async fn whole(&self, body: Incoming) -> Result<Bytes, Response> {
-        let late = self.app.shared.host().sleep(BODY_WAIT);
+    async fn read_body(&self, body: Incoming) -> Result<Bytes, Response> {
+        let late = self.app.shared.host().sleep(BODY_TIMEOUT);
         match select(Box::pin(Limited::new(body, BODY_BYTES_MAX).collect()), late).await {
             Either::Left((Ok(body), _)) => Ok(body.to_bytes()),
             Either::Left((Err(error), _)) if error.is::<LengthLimitError>() => {
                 let words = format!("request body must be at most {BODY_BYTES_MAX} bytes");
-                Err(refusal(StatusCode::PAYLOAD_TOO_LARGE, &words))
+                Err(error_response(StatusCode::PAYLOAD_TOO_LARGE, &words))
             }
-            Either::Left((Err(_), _)) => Err(refusal(StatusCode::BAD_REQUEST, "request body ended early")),
+            Either::Left((Err(_), _)) => {
+                Err(error_response(StatusCode::BAD_REQUEST, "request body ended early"))
+            }
             Either::Right(_) => {
-                Err(refusal(StatusCode::REQUEST_TIMEOUT, "request body did not arrive in time"))
+                Err(error_response(StatusCode::REQUEST_TIMEOUT, "request body did not arrive in time"))
             }
         }
     }
@@ -224,23 +226,23 @@ impl From<Error> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let status = match self.0.matter() {
+        let status = match self.0.reason() {
             Some(Reason::Missing) => StatusCode::NOT_FOUND,
             _ => {
                 StatusCode::from_u16(self.0.kind().http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
             }
         };
-        refusal(status, &self.0.to_string())
+        error_response(status, &self.0.to_string())
     }
 }
 
 /// Builds an error response.
-pub(crate) fn refusal(status: StatusCode, why: &str) -> Response {
+pub(crate) fn error_response(status: StatusCode, why: &str) -> Response {
     (status, axum::Json(json!({"error": why}))).into_response()
 }
 
-fn refuse(refused: AccessDenied) -> Response {
-    let mut answer = refusal(refused.status(), &refused.to_string());
+fn denied_response(refused: AccessDenied) -> Response {
+    let mut answer = error_response(refused.status(), &refused.to_string());
     let headers = answer.headers_mut();
     if refused == AccessDenied::Token {
         headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -252,14 +254,14 @@ fn refuse(refused: AccessDenied) -> Response {
 fn file(name: &str) -> Response {
     match page::find(name) {
         Some(file) => ([(CONTENT_TYPE, file.media_type)], file.bytes).into_response(),
-        None => refusal(StatusCode::NOT_FOUND, "file not found"),
+        None => error_response(StatusCode::NOT_FOUND, "file not found"),
     }
 }
 
 /// Health check: 503 if the store cannot be read. Sends no requests to the store.
 async fn healthz(State(app): State<Arc<App>>) -> Response {
-    const PATIENCE: Duration = Duration::from_mins(1);
-    if app.shared.board().is_down(app.shared.host().instant(), PATIENCE) {
+    const DOWN_AFTER: Duration = Duration::from_mins(1);
+    if app.shared.snapshot().is_down(app.shared.host().instant(), DOWN_AFTER) {
         // The path is public: the error, which names the store, is not included.
         (StatusCode::SERVICE_UNAVAILABLE, "store unavailable\n").into_response()
     } else {
@@ -268,7 +270,7 @@ async fn healthz(State(app): State<Arc<App>>) -> Response {
 }
 
 /// True if the client already has this revision.
-pub(crate) fn has(headers: &HeaderMap, tag: &str) -> bool {
+pub(crate) fn matches_etag(headers: &HeaderMap, tag: &str) -> bool {
     let known = headers.get(http::header::IF_NONE_MATCH).and_then(|known| known.to_str().ok());
     known.is_some_and(|known| known.split(',').any(|one| one.trim().trim_start_matches("W/") == tag))
 }
@@ -276,65 +278,74 @@ pub(crate) fn has(headers: &HeaderMap, tag: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pace::Took;
+    use crate::pace::SampleCost;
     use crate::sampler;
-    use crate::snapshot::{Part, Tried};
-    use crate::testing::{Ill, TestStand};
+    use crate::snapshot::{Part, ReadAttempt};
+    use crate::testing::{DashboardFixture, StoreState};
     use leasehold_store::Host;
 
     #[tokio::test]
     async fn health_is_bad_only_after_reads_have_failed_for_a_minute() {
-        let stand = TestStand::new().await;
-        let health = async || healthz(State(stand.app.clone())).await.status().as_u16();
+        let fixture = DashboardFixture::new().await;
+        let health = async || healthz(State(fixture.app.clone())).await.status().as_u16();
         let note = |failed: Option<&Error>| {
-            let tried = Tried { at: stand.app.shared.host().instant(), took: Took::default() };
-            stand.app.shared.board_mut().note(Part::Index, tried, failed);
+            let attempt =
+                ReadAttempt { at: fixture.app.shared.host().instant(), cost: SampleCost::default() };
+            fixture.app.shared.snapshot_mut().note(Part::Index, attempt, failed);
         };
         let error = Error::invalid("no such bucket");
         note(Some(&error));
         assert_eq!(health().await, 200, "it may be transient");
-        stand.host.advance(Duration::from_mins(1));
+        fixture.host.advance(Duration::from_mins(1));
         note(Some(&error));
         assert_eq!(health().await, 503);
         note(None);
         assert_eq!(health().await, 200);
-        assert_eq!(stand.asked(), [0, 0], "no request was sent to the store");
+        assert_eq!(fixture.requests(), [0, 0], "no request was sent to the store");
     }
 
     #[tokio::test]
     async fn health_is_bad_within_90_s_of_an_outage_without_viewers() {
-        for ill in [Ill::Denied, Ill::Unavailable, Ill::Silent] {
-            let (stand, state) = TestStand::ailing().await;
-            let health = async || healthz(State(stand.app.clone())).await.status().as_u16();
+        // Waits that race are added up by the fixture's clock: each of the two tries at a silent store lasts as long as the
+        // probe waits and, in addition, as long as the store client does.
+        let silent_secs = 90 + 2 * leasehold_core::limits::RESPONSE_TIMEOUT.as_secs();
+        for (state, secs) in
+            [(StoreState::Denied, 90), (StoreState::Unavailable, 90), (StoreState::Silent, silent_secs)]
+        {
+            let (fixture, switch) = DashboardFixture::with_failing_store().await;
+            let health = async || healthz(State(fixture.app.clone())).await.status().as_u16();
             // Runs the sampler without viewers, moving the clock by its pauses.
             let pass = async |secs: u64, wanted: u16| {
-                let began = stand.host.instant();
+                let began = fixture.host.instant();
                 loop {
-                    let pause = sampler::index(&stand.app.shared).await;
-                    let took = stand.host.instant().since(began).as_secs();
-                    assert!(took <= secs, "{ill:?}: not {wanted} after {took} s");
+                    let pause = sampler::index(&fixture.app.shared).await;
+                    let took = fixture.host.instant().since(began).as_secs();
+                    assert!(took <= secs, "{state:?}: not {wanted} after {took} s");
                     if health().await == wanted {
                         break;
                     }
-                    stand.host.advance(pause);
+                    fixture.host.advance(pause);
                 }
             };
-            stand.look().await;
+            fixture.view_and_sample().await;
+            // The last count before the outage is one without viewers, who are counted for some seconds.
+            fixture.host.advance(Duration::from_mins(1));
+            sampler::index(&fixture.app.shared).await;
             assert_eq!(health().await, 200);
-            state.set(ill);
-            pass(90, 503).await;
-            state.set(Ill::Well);
+            switch.set(state);
+            pass(secs, 503).await;
+            switch.set(StoreState::Well);
             pass(20, 200).await;
         }
     }
 
     #[tokio::test]
     async fn a_single_failure_without_viewers_is_not_bad_health() {
-        let (stand, state) = TestStand::ailing().await;
-        stand.look().await;
-        stand.host.advance(Duration::from_mins(2));
-        state.set(Ill::Denied);
-        sampler::index(&stand.app.shared).await;
-        assert_eq!(healthz(State(stand.app.clone())).await.status().as_u16(), 200);
+        let (fixture, switch) = DashboardFixture::with_failing_store().await;
+        fixture.view_and_sample().await;
+        fixture.host.advance(Duration::from_mins(2));
+        switch.set(StoreState::Denied);
+        sampler::index(&fixture.app.shared).await;
+        assert_eq!(healthz(State(fixture.app.clone())).await.status().as_u16(), 200);
     }
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use leasehold_core::{ArtifactId, Error, Kind, Minute, ShardRange, Status, StoreTime, WorkerId};
 use leasehold_pieces::prune::ListedArtifact;
-use leasehold_queue::{NameFor, SeenLease, Stats};
+use leasehold_queue::{IdPurpose, LeaseInfo, Stats};
 use leasehold_store::host::Instant;
 use serde::Serialize;
 
-use crate::pace::Took;
+use crate::pace::SampleCost;
 use crate::table::TaskTable;
 
 /// Number of index counts that are kept: an hour on a bucket, 24 minutes on a folder.
@@ -19,16 +19,16 @@ const SPENDING_WINDOW: Duration = Duration::from_mins(10);
 /// Shortest time from which requests per hour are estimated.
 const SPENDING_LEAST: Duration = Duration::from_mins(1);
 /// Time for which task statuses count as current after a read.
-const FRESH: Duration = Duration::from_secs(15);
+const FRESH_FOR: Duration = Duration::from_secs(15);
 
 /// Age after which a failure is no longer reported; the index is read at least every minute.
-const TRIED_LATELY: Duration = Duration::from_mins(3);
+const RECENT: Duration = Duration::from_mins(3);
 
 /// A value with the time of its read.
 #[derive(Debug)]
 pub(crate) struct Reading<T> {
     pub(crate) at: Instant,
-    pub(crate) what: T,
+    pub(crate) value: T,
 }
 
 /// Depth of the queue at one time.
@@ -45,7 +45,7 @@ pub(crate) struct Depth {
     requests: u64,
     /// True if the first read of all tasks was finished by then: it is not repeated.
     #[serde(skip)]
-    has_begun: bool,
+    is_after_first_pass: bool,
 }
 
 /// A part of the queue that is sampled.
@@ -84,7 +84,7 @@ pub(crate) struct ReadFault {
 /// Change of the store's readability after a read. A store that does not respond is not a change here: the store client
 /// logs that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum HealthChange {
     /// No change.
     Same,
     /// The store can no longer be read.
@@ -110,21 +110,21 @@ pub(crate) struct Pass {
 
 /// Time and cost of the last read of a part.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Tried {
+pub(crate) struct ReadAttempt {
     pub(crate) at: Instant,
-    pub(crate) took: Took,
+    pub(crate) cost: SampleCost,
 }
 
 /// Worker leases, and the number of tasks in each inbox.
-pub(crate) type Workers = (Vec<(WorkerId, NameFor, SeenLease)>, BTreeMap<WorkerId, u64>);
+pub(crate) type Workers = (Vec<(WorkerId, IdPurpose, LeaseInfo)>, BTreeMap<WorkerId, u64>);
 /// Leases on groups of shards.
-pub(crate) type Shards = Vec<(ShardRange, SeenLease)>;
+pub(crate) type Shards = Vec<(ShardRange, LeaseInfo)>;
 /// Listed artifacts.
 pub(crate) type ArtifactsPart = BTreeMap<ArtifactId, ListedArtifact>;
 
 /// Last known state of the queue.
 #[derive(Debug, Default)]
-pub(crate) struct Board {
+pub(crate) struct QueueSnapshot {
     pub(crate) table: TaskTable,
     pub(crate) pass: Pass,
     pub(crate) index: Option<Reading<Stats>>,
@@ -133,7 +133,7 @@ pub(crate) struct Board {
     pub(crate) artifacts: Option<Reading<ArtifactsPart>>,
     /// True if there are artifacts.
     pub(crate) has_artifacts: bool,
-    tried: BTreeMap<Part, Tried>,
+    attempts: BTreeMap<Part, ReadAttempt>,
     faults: BTreeMap<Part, ReadFault>,
     is_failing: bool,
     depth: VecDeque<Depth>,
@@ -141,59 +141,59 @@ pub(crate) struct Board {
     revision: u64,
 }
 
-impl Board {
+impl QueueSnapshot {
     /// Returns a number that grows with every visible change.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
 
     /// Records a visible change.
-    pub(crate) fn touch(&mut self) {
+    pub(crate) fn bump_revision(&mut self) {
         self.revision += 1;
     }
 
     /// Returns the last read of a part.
-    pub(crate) fn tried(&self, part: Part) -> Option<Tried> {
-        self.tried.get(&part).copied()
+    pub(crate) fn last_attempt(&self, part: Part) -> Option<ReadAttempt> {
+        self.attempts.get(&part).copied()
     }
 
     /// Records a read of a part, and its error if it failed.
-    pub(crate) fn note(&mut self, part: Part, tried: Tried, failed: Option<&Error>) -> Turn {
-        self.tried.insert(part, tried);
+    pub(crate) fn note(&mut self, part: Part, attempt: ReadAttempt, failed: Option<&Error>) -> HealthChange {
+        self.attempts.insert(part, attempt);
         match failed {
             None => {
                 if self.faults.remove(&part).is_some() {
-                    self.touch();
+                    self.bump_revision();
                 }
             }
             Some(error) => {
                 let text = error.to_string();
                 let before = self.faults.get(&part);
-                let is_news = before.is_none_or(|fault| fault.text != text);
+                let is_new = before.is_none_or(|fault| fault.text != text);
                 let since = before.map(|fault| fault.since).or_else(|| self.last_read(part));
                 let count = before.map_or(0, |fault| fault.failures).saturating_add(1);
                 let is_unreachable = error.kind() == Kind::Unavailable;
                 let fault =
-                    ReadFault { since: since.unwrap_or(tried.at), text, failures: count, is_unreachable };
+                    ReadFault { since: since.unwrap_or(attempt.at), text, failures: count, is_unreachable };
                 self.faults.insert(part, fault);
-                if is_news {
-                    self.touch();
+                if is_new {
+                    self.bump_revision();
                 }
             }
         }
         // A failure that was logged has recovered when no part fails any longer.
-        let is_failing = self.faults_lately(tried.at).any(|fault| self.is_failing || !fault.is_unreachable);
+        let is_failing = self.recent_faults(attempt.at).any(|fault| self.is_failing || !fault.is_unreachable);
         match (std::mem::replace(&mut self.is_failing, is_failing), is_failing) {
-            (false, true) => Turn::Failing,
-            (true, false) => Turn::Recovered,
-            _ => Turn::Same,
+            (false, true) => HealthChange::Failing,
+            (true, false) => HealthChange::Recovered,
+            _ => HealthChange::Same,
         }
     }
 
     /// Forgets the failure of a part.
     pub(crate) fn forget(&mut self, part: Part) {
         if self.faults.remove(&part).is_some() {
-            self.touch();
+            self.bump_revision();
         }
     }
 
@@ -208,46 +208,54 @@ impl Board {
         self.faults.contains_key(&part)
     }
 
-    /// True if reads have failed for at least `patience`, and more than once: a single failure may be transient.
-    pub(crate) fn is_down(&self, now: Instant, patience: Duration) -> bool {
-        self.faults_lately(now).any(|fault| fault.failures > 1 && now.since(fault.since) >= patience)
+    /// True if reads have failed for at least `down_after`, and more than once: a single failure may be transient.
+    pub(crate) fn is_down(&self, now: Instant, down_after: Duration) -> bool {
+        self.recent_faults(now).any(|fault| fault.failures > 1 && now.since(fault.since) >= down_after)
     }
 
     /// Returns the oldest current failure. Parts without a recent read do not count.
     pub(crate) fn fault(&self, now: Instant) -> Option<&ReadFault> {
-        self.faults_lately(now).min_by_key(|fault| fault.since.boot_ns)
+        self.recent_faults(now).min_by_key(|fault| fault.since.boot_ns)
     }
 
-    fn faults_lately(&self, now: Instant) -> impl Iterator<Item = &ReadFault> {
-        let is_tried =
-            move |part: &Part| self.tried(*part).is_some_and(|tried| now.since(tried.at) < TRIED_LATELY);
-        self.faults.iter().filter(move |(part, _)| is_tried(part)).map(|(_, fault)| fault)
+    fn recent_faults(&self, now: Instant) -> impl Iterator<Item = &ReadFault> {
+        let is_recent =
+            move |part: &Part| self.last_attempt(*part).is_some_and(|attempt| now.since(attempt.at) < RECENT);
+        self.faults.iter().filter(move |(part, _)| is_recent(part)).map(|(_, fault)| fault)
     }
 
     pub(crate) fn set_has_artifacts(&mut self, has_artifacts: bool) {
         if std::mem::replace(&mut self.has_artifacts, has_artifacts) != has_artifacts {
-            self.touch();
+            self.bump_revision();
         }
     }
 
     /// Stores a count of the index, corrected by recently read tasks. A new minute is a visible change: it moves all charts.
     pub(crate) fn set_index(&mut self, stats: Stats, at: Instant, now: StoreTime, requests: u64) {
-        let stats = self.by_tasks(at, now).unwrap_or(stats);
+        let stats = self.count_from_tasks(at, now).unwrap_or(stats);
         let Stats { due, scheduled, running, .. } = stats;
         let is_same = self.index.as_ref().is_some_and(|old| {
-            (old.what.due, old.what.scheduled, old.what.running) == (due, scheduled, running)
+            (old.value.due, old.value.scheduled, old.value.running) == (due, scheduled, running)
         });
         let minute = Some(Minute::of(now));
         if !is_same || self.minute != minute {
-            self.touch();
+            self.bump_revision();
         }
         self.minute = minute;
-        let has_begun = self.pass.ended.is_some();
-        self.depth.push_back(Depth { at: now, due, scheduled, running, instant: at, requests, has_begun });
+        let is_after_first_pass = self.pass.ended.is_some();
+        self.depth.push_back(Depth {
+            at: now,
+            due,
+            scheduled,
+            running,
+            instant: at,
+            requests,
+            is_after_first_pass,
+        });
         if self.depth.len() > DEPTHS_MAX {
             self.depth.pop_front();
         }
-        self.index = Some(Reading { at, what: stats });
+        self.index = Some(Reading { at, value: stats });
     }
 
     pub(crate) fn depth(&self) -> &VecDeque<Depth> {
@@ -256,8 +264,8 @@ impl Board {
 
     /// Counts waiting and running tasks from task records, if they were read recently. The holder of a shard claims
     /// without writing the index, in which such a task still appears as waiting.
-    fn by_tasks(&self, at: Instant, now: StoreTime) -> Option<Stats> {
-        self.pass.ended.filter(|ended| at.since(*ended) < FRESH && !self.pass.is_cut)?;
+    fn count_from_tasks(&self, at: Instant, now: StoreTime) -> Option<Stats> {
+        self.pass.ended.filter(|ended| at.since(*ended) < FRESH_FOR && !self.pass.is_cut)?;
         let mut stats = Stats::default();
         let mut oldest: Option<StoreTime> = None;
         for row in self.table.rows() {
@@ -288,7 +296,7 @@ impl Board {
         reason = "a figure for people, of positive numbers"
     )]
     pub(crate) fn requests_per_hour(&self, now: Instant, requests: u64) -> Option<u64> {
-        let mut depths = self.depth.iter().filter(|depth| depth.has_begun);
+        let mut depths = self.depth.iter().filter(|depth| depth.is_after_first_pass);
         let then = depths.find(|depth| now.since(depth.instant) <= SPENDING_WINDOW)?;
         let time = Some(now.since(then.instant)).filter(|time| *time >= SPENDING_LEAST)?;
         let spent = requests.saturating_sub(then.requests) as f64;
@@ -299,42 +307,42 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{TestStand, claim};
+    use crate::testing::{DashboardFixture, claim};
     use leasehold_store::Host;
 
     #[tokio::test]
     async fn recently_read_tasks_correct_the_index() {
-        let stand = TestStand::new().await;
-        stand.submit("a").await;
-        claim(&stand.queue, stand.submit("b").await).await.unwrap();
-        stand.look().await;
-        let now = stand.queue.now().unwrap().earliest;
-        let mut board = stand.app.shared.board_mut();
+        let fixture = DashboardFixture::new().await;
+        fixture.submit("a").await;
+        claim(&fixture.queue, fixture.submit("b").await).await.unwrap();
+        fixture.view_and_sample().await;
+        let now = fixture.queue.now().unwrap().earliest;
+        let mut snapshot = fixture.app.shared.snapshot_mut();
         let mut depth = |at| {
             // The index of held shards: a running task still appears as waiting.
-            board.set_index(Stats { due: 2, ..Stats::default() }, at, now, 0);
-            let depth = board.depth().back().unwrap();
+            snapshot.set_index(Stats { due: 2, ..Stats::default() }, at, now, 0);
+            let depth = snapshot.depth().back().unwrap();
             (depth.due, depth.running)
         };
-        assert_eq!(depth(stand.host.instant()), (1, 1));
-        stand.host.advance(FRESH);
-        assert_eq!(depth(stand.host.instant()), (2, 0), "the task records are too old");
+        assert_eq!(depth(fixture.host.instant()), (1, 1));
+        fixture.host.advance(FRESH_FOR);
+        assert_eq!(depth(fixture.host.instant()), (2, 0), "the task records are too old");
     }
 
     #[tokio::test]
     async fn requests_per_hour_exclude_the_first_read_of_all_tasks() {
-        let stand = TestStand::new().await;
+        let fixture = DashboardFixture::new().await;
         for _ in 0..50 {
-            stand.submit("a").await;
+            fixture.submit("a").await;
         }
-        let told = || {
-            let board = stand.app.shared.board();
-            board.requests_per_hour(stand.host.instant(), stand.app.shared.requests())
+        let estimate = || {
+            let snapshot = fixture.app.shared.snapshot();
+            snapshot.requests_per_hour(fixture.host.instant(), fixture.app.shared.requests())
         };
-        stand.look().await;
-        assert_eq!(told(), None);
-        stand.look().await;
-        stand.look().await;
-        assert!(told().is_some_and(|requests| requests < 50 * 60), "{:?}", told());
+        fixture.view_and_sample().await;
+        assert_eq!(estimate(), None);
+        fixture.view_and_sample().await;
+        fixture.view_and_sample().await;
+        assert!(estimate().is_some_and(|requests| requests < 50 * 60), "{:?}", estimate());
     }
 }

@@ -63,9 +63,9 @@ pub(crate) struct Row {
     pub(crate) outpost: Option<Arc<str>>,
     rev: u64,
     /// Timestamp and size in the list when it was read; `None` if it was not read by a list.
-    stamp: Option<(StoreTime, u64)>,
+    modified_and_size: Option<(StoreTime, u64)>,
     is_settled: bool,
-    seen_in: u64,
+    listed_in: u64,
 }
 
 impl Row {
@@ -77,7 +77,7 @@ impl Row {
 
 /// Result of putting a task into the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Changed {
+pub(crate) enum RowChange {
     /// The row has changed.
     Yes,
     /// The row is the same, or already newer.
@@ -88,11 +88,11 @@ pub(crate) enum Changed {
 
 /// A listed object that is not a task: a forwarding marker, the marker of an abandoned submit, or a corrupt record.
 #[derive(Debug)]
-struct Barren {
-    stamp: (StoreTime, u64),
+struct NonTask {
+    modified_and_size: (StoreTime, u64),
     is_settled: bool,
     is_corrupt: bool,
-    seen_in: u64,
+    listed_in: u64,
 }
 
 /// All tasks.
@@ -100,11 +100,11 @@ struct Barren {
 pub(crate) struct TaskTable {
     rows: HashMap<TaskId, Row>,
     /// Largest number of rows.
-    room: usize,
+    capacity: usize,
     texts: Interned<str>,
     tags: Interned<Tags>,
     /// Listed objects that are not tasks, by key, so that they are not read again.
-    barren: HashMap<String, Barren>,
+    non_tasks: HashMap<String, NonTask>,
     /// Number of the current or last pass.
     pass: u64,
     /// Number of tasks finished since `since`, by status.
@@ -114,27 +114,27 @@ pub(crate) struct TaskTable {
 
 impl Default for TaskTable {
     fn default() -> Self {
-        Self::with_room(ROWS_MAX)
+        Self::with_capacity(ROWS_MAX)
     }
 }
 
 impl TaskTable {
     /// Creates an empty table with room for this many tasks.
-    pub(crate) fn with_room(room: usize) -> Self {
+    pub(crate) fn with_capacity(capacity: usize) -> Self {
         Self {
             rows: HashMap::new(),
-            room,
+            capacity,
             texts: Interned::default(),
             tags: Interned::default(),
-            barren: HashMap::new(),
+            non_tasks: HashMap::new(),
             pass: 0,
             finished: BTreeMap::new(),
             since: None,
         }
     }
 
-    pub(crate) fn room(&self) -> usize {
-        self.room
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
     }
 
     pub(crate) fn rows(&self) -> impl Iterator<Item = &Row> {
@@ -163,78 +163,83 @@ impl TaskTable {
     /// Ends a pass: removes the rows that it has not listed, and returns their number.
     pub(crate) fn end_pass(&mut self) -> usize {
         let (before, pass) = (self.rows.len(), self.pass);
-        self.rows.retain(|_, row| row.seen_in == pass);
-        self.barren.retain(|_, barren| barren.seen_in == pass);
-        self.texts.tidy();
-        self.tags.tidy();
+        self.rows.retain(|_, row| row.listed_in == pass);
+        self.non_tasks.retain(|_, non_task| non_task.listed_in == pass);
+        self.texts.drop_unused();
+        self.tags.drop_unused();
         before - self.rows.len()
     }
 
     /// Records a listed task. Returns true if it has to be read.
     pub(crate) fn note_listed(&mut self, listed: &ListedTask) -> bool {
-        let stamp = (listed.modified, listed.size);
-        if let Some(barren) = self.barren.get_mut(listed.key())
-            && barren.stamp == stamp
-            && barren.is_settled
+        let modified_and_size = (listed.modified, listed.size);
+        if let Some(non_task) = self.non_tasks.get_mut(listed.key())
+            && non_task.modified_and_size == modified_and_size
+            && non_task.is_settled
         {
-            barren.seen_in = self.pass;
+            non_task.listed_in = self.pass;
             return false;
         }
-        let is_full = self.rows.len() >= self.room;
+        let is_full = self.rows.len() >= self.capacity;
         let Some(row) = self.rows.get_mut(&listed.id) else { return !is_full };
-        row.seen_in = self.pass;
-        !row.is_settled || row.stamp != Some(stamp)
+        row.listed_in = self.pass;
+        !row.is_settled || row.modified_and_size != Some(modified_and_size)
     }
 
     /// Stores a listed task that was read. `now` is a time before the read.
-    pub(crate) fn put_listed(&mut self, listed: &ListedTask, task: &Task, now: StoreTime) -> Changed {
+    pub(crate) fn put_listed(&mut self, listed: &ListedTask, task: &Task, now: StoreTime) -> RowChange {
         let changed = self.put(task);
         if let Some(row) = self.rows.get_mut(&task.id)
             && row.rev == task.rev
         {
-            row.stamp = Some((listed.modified, listed.size));
+            row.modified_and_size = Some((listed.modified, listed.size));
             row.is_settled = now.since(listed.modified) >= SETTLED;
         }
         changed
     }
 
     /// Records a listed object that is not a task.
-    pub(crate) fn put_barren(&mut self, listed: &ListedTask, is_corrupt: bool, now: StoreTime) -> Changed {
-        if self.barren.len() < self.room {
-            let (stamp, seen_in) = ((listed.modified, listed.size), self.pass);
+    pub(crate) fn put_non_task(
+        &mut self,
+        listed: &ListedTask,
+        is_corrupt: bool,
+        now: StoreTime,
+    ) -> RowChange {
+        if self.non_tasks.len() < self.capacity {
+            let (modified_and_size, listed_in) = ((listed.modified, listed.size), self.pass);
             let is_settled = now.since(listed.modified) >= SETTLED;
-            let barren = Barren { stamp, is_settled, is_corrupt, seen_in };
-            self.barren.insert(listed.key().to_owned(), barren);
+            let non_task = NonTask { modified_and_size, is_settled, is_corrupt, listed_in };
+            self.non_tasks.insert(listed.key().to_owned(), non_task);
         }
-        Changed::No
+        RowChange::No
     }
 
     /// Number of corrupt records.
     pub(crate) fn corrupt(&self) -> u64 {
-        self.barren.values().filter(|barren| barren.is_corrupt).count() as u64
+        self.non_tasks.values().filter(|non_task| non_task.is_corrupt).count() as u64
     }
 
     /// Stores a task that was read or written.
-    pub(crate) fn put(&mut self, task: &Task) -> Changed {
+    pub(crate) fn put(&mut self, task: &Task) -> RowChange {
         let old = self.rows.get_mut(&task.id);
         if let Some(old) = old {
-            old.seen_in = self.pass;
+            old.listed_in = self.pass;
             // Two reads may arrive out of order.
             if old.rev >= task.rev {
-                return Changed::No;
+                return RowChange::No;
             }
-        } else if self.rows.len() >= self.room {
-            return Changed::Full;
+        } else if self.rows.len() >= self.capacity {
+            return RowChange::Full;
         }
         let row = self.row(task);
         self.count_finished(&row);
         self.rows.insert(task.id, row);
-        Changed::Yes
+        RowChange::Yes
     }
 
     /// Removes a task that no longer exists.
-    pub(crate) fn remove(&mut self, id: &TaskId) -> Changed {
-        if self.rows.remove(id).is_some() { Changed::Yes } else { Changed::No }
+    pub(crate) fn remove(&mut self, id: &TaskId) -> RowChange {
+        if self.rows.remove(id).is_some() { RowChange::Yes } else { RowChange::No }
     }
 
     fn count_finished(&mut self, row: &Row) {
@@ -256,7 +261,7 @@ impl TaskTable {
         let available_at =
             if let State::Pending { available_at } = task.state { Some(available_at) } else { None };
         let outpost = task.history.events().rev().find(|change| change.event.ends_with("_offline"));
-        let error = task.error.as_deref().map(|error| shortened(telling(error), ERROR_CHARS_MAX));
+        let error = task.error.as_deref().map(|error| shortened(informative_part(error), ERROR_CHARS_MAX));
         let input = task.input.to_string();
         Row {
             id: task.id,
@@ -280,9 +285,9 @@ impl TaskTable {
             requests: cost::of_history(task.history.events()),
             outpost: outpost.map(|change| self.texts.get(&change.by)),
             rev: task.rev,
-            stamp: None,
+            modified_and_size: None,
             is_settled: false,
-            seen_in: self.pass,
+            listed_in: self.pass,
         }
     }
 }
@@ -312,7 +317,7 @@ impl<'a> Times<'a> {
 }
 
 /// Most informative part of an error: the last line of a traceback, otherwise the whole text.
-fn telling(error: &str) -> &str {
+fn informative_part(error: &str) -> &str {
     if error.starts_with("Traceback") {
         error.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or(error)
     } else {
@@ -354,7 +359,7 @@ impl<T: ?Sized + Eq + Hash> Interned<T> {
     }
 
     /// Drops unused values.
-    fn tidy(&mut self) {
+    fn drop_unused(&mut self) {
         self.0.retain(|value| Arc::strong_count(value) > 1);
     }
 }
@@ -365,8 +370,8 @@ mod tests {
 
     #[test]
     fn errors_are_shortened_by_characters_not_bytes() {
-        assert_eq!(telling("Traceback:\n  line 1\nOSError: no\n\n"), "OSError: no");
-        assert_eq!(telling("refused\nTraceback"), "refused\nTraceback");
+        assert_eq!(informative_part("Traceback:\n  line 1\nOSError: no\n\n"), "OSError: no");
+        assert_eq!(informative_part("refused\nTraceback"), "refused\nTraceback");
         assert_eq!(shortened("short", 5), "short");
         assert_eq!(shortened(&"ä".repeat(500), ERROR_CHARS_MAX), "ä".repeat(ERROR_CHARS_MAX));
     }

@@ -14,35 +14,33 @@ use crate::sampler::Shared;
 /// Time for which a read is shared with other viewers.
 const SHARED_FOR: Duration = Duration::from_secs(4);
 /// Largest number of cached tasks: each can be a megabyte.
-const OPEN_MAX: usize = 64;
+const CACHED_MAX: usize = 64;
 
 /// A read in progress or done; `None` if there is no such task.
-type Opening = Arc<OnceCell<Option<Arc<Task>>>>;
+type SharedRead = Arc<OnceCell<Option<Arc<Task>>>>;
 
 /// Recently opened tasks.
 #[derive(Debug, Default)]
-pub(crate) struct TaskCache(Mutex<HashMap<TaskId, (Instant, Opening)>>);
+pub(crate) struct TaskCache(Mutex<HashMap<TaskId, (Instant, SharedRead)>>);
 
 impl TaskCache {
     /// Returns a task, read at most four seconds ago.
     pub(crate) async fn get(&self, shared: &Shared, id: &TaskId) -> Result<Arc<Task>> {
-        let opening = self.opening(id, shared.host().instant());
+        let shared_read = self.shared_read(id, shared.host().instant());
         // Concurrent requests for the task wait for the same read. A failure is not cached.
         let read = async || match shared.queue().get(id).await {
             Ok(task) => {
-                shared.saw(&task);
+                shared.update_task(&task);
                 Ok(Some(Arc::new(task)))
             }
-            Err(error) if error.matter() == Some(Reason::Missing) => {
-                shared.missed(id);
+            Err(error) if error.reason() == Some(Reason::Missing) => {
+                shared.remove_task(id);
                 Ok(None)
             }
             Err(error) => Err(error),
         };
-        let task = opening.get_or_try_init(read).await?.clone();
-        task.ok_or_else(|| {
-            Error::invalid(format!("there is no task {id} in this queue")).about(Reason::Missing)
-        })
+        let task = shared_read.get_or_try_init(read).await?.clone();
+        task.ok_or_else(|| Error::invalid(format!("no task {id} in this queue")).with_reason(Reason::Missing))
     }
 
     /// Drops a task that has changed.
@@ -50,12 +48,12 @@ impl TaskCache {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 
-    fn opening(&self, id: &TaskId, now: Instant) -> Opening {
-        let mut opened = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        opened.retain(|_, (at, _)| now.since(*at) < SHARED_FOR);
-        if opened.len() >= OPEN_MAX && !opened.contains_key(id) {
-            opened.clear();
+    fn shared_read(&self, id: &TaskId, now: Instant) -> SharedRead {
+        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.retain(|_, (at, _)| now.since(*at) < SHARED_FOR);
+        if cached.len() >= CACHED_MAX && !cached.contains_key(id) {
+            cached.clear();
         }
-        opened.entry(*id).or_insert_with(|| (now, Opening::default())).1.clone()
+        cached.entry(*id).or_insert_with(|| (now, SharedRead::default())).1.clone()
     }
 }

@@ -9,7 +9,7 @@ use axum::response::IntoResponse;
 use http::HeaderMap;
 use leasehold_core::{Index, Kind, NewTask, Result, StoreTime, Task, TaskId, WorkerId};
 use leasehold_queue::discover::KeyRange;
-use leasehold_queue::{ClaimOutcome, Claimed, Queue, Settlement};
+use leasehold_queue::{ClaimOutcome, Claimed, ObjectQueue, Settlement};
 use leasehold_store::store::Answer;
 use leasehold_store::testing::FakeHost;
 use leasehold_store::{
@@ -24,14 +24,14 @@ use crate::viewers::Topic;
 use crate::{WebOptions, sampler};
 
 /// Queue and dashboard under test.
-pub(crate) struct TestStand {
+pub(crate) struct DashboardFixture {
     pub(crate) host: FakeHost,
     /// Queue of the test; the dashboard has its own ledger.
-    pub(crate) queue: Queue,
+    pub(crate) queue: ObjectQueue,
     pub(crate) app: Arc<App>,
 }
 
-impl TestStand {
+impl DashboardFixture {
     pub(crate) async fn new() -> Self {
         Self::at_pace(RefreshPace::Folder).await
     }
@@ -43,10 +43,10 @@ impl TestStand {
     }
 
     /// Creates a fixture whose store can be made to fail.
-    pub(crate) async fn ailing() -> (Self, HealthSwitch) {
+    pub(crate) async fn with_failing_store() -> (Self, HealthSwitch) {
         let (host, health) = (FakeHost::new(), HealthSwitch::default());
         let real: Arc<dyn Host> = Arc::new(host.clone());
-        let store = Ailing(MemoryStore::new(&real), health.clone());
+        let store = FailingReads(MemoryStore::new(&real), health.clone());
         (Self::on(host, Arc::new(store), RefreshPace::Folder).await, health)
     }
 
@@ -61,7 +61,7 @@ impl TestStand {
     }
 
     pub(crate) async fn on(host: FakeHost, store: Arc<dyn Store>, pace: RefreshPace) -> Self {
-        let queue = Queue::connect(Client::new(store, Arc::new(host.clone()))).await.unwrap();
+        let queue = ObjectQueue::connect(Client::new(store, Arc::new(host.clone()))).await.unwrap();
         let options = WebOptions {
             addr: ([127, 0, 0, 1], 0).into(),
             token: None,
@@ -70,20 +70,20 @@ impl TestStand {
             prices: Prices::of("aws").unwrap(),
             settings: Vec::new(),
         };
-        let app = Arc::new(App::new(queue.clone(), options));
+        let app = Arc::new(App::new(&queue.clone().into(), options).unwrap());
         Self { host, queue, app }
     }
 
     /// Limits the table to this many tasks.
-    pub(crate) fn with_room(self, room: usize) -> Self {
-        self.app.shared.board_mut().table = TaskTable::with_room(room);
+    pub(crate) fn with_capacity(self, room: usize) -> Self {
+        self.app.shared.snapshot_mut().table = TaskTable::with_capacity(room);
         self
     }
 
     pub(crate) async fn submitted(&self, task_type: &str) -> Result<Task> {
         let id = self.queue.submit_task(NewTask::new(task_type, json!(1))?).await?.id;
         // Read with another ledger.
-        self.queue.counted_apart().get(&id).await
+        self.queue.with_own_ledger().get(&id).await
     }
 
     pub(crate) async fn submit(&self, task_type: &str) -> TaskId {
@@ -112,22 +112,22 @@ impl TestStand {
     }
 
     /// Moves the clock by a minute, records a view and samples.
-    pub(crate) async fn look(&self) {
+    pub(crate) async fn view_and_sample(&self) {
         self.host.advance(Duration::from_mins(1));
-        self.app.shared.looks.at(Topic::Queue);
+        self.app.shared.viewers.record(Topic::Queue);
         self.sample().await;
     }
 
     /// Number of lists and gets of the dashboard.
-    pub(crate) fn asked(&self) -> [u64; 2] {
-        let ledger = self.app.shared.queue().client().ledger().snapshot();
+    pub(crate) fn requests(&self) -> [u64; 2] {
+        let ledger = self.app.shared.client().ledger().snapshot();
         [leasehold_store::Verb::List, leasehold_store::Verb::Get].map(|verb| ledger.verb(verb))
     }
 }
 
 /// State of a store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Ill {
+pub(crate) enum StoreState {
     #[default]
     Well,
     /// The store denies access.
@@ -140,30 +140,30 @@ pub(crate) enum Ill {
 
 /// Handle that sets the state of a store.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct HealthSwitch(Arc<Mutex<Ill>>);
+pub(crate) struct HealthSwitch(Arc<Mutex<StoreState>>);
 
 impl HealthSwitch {
-    pub(crate) fn set(&self, ill: Ill) {
-        *self.0.lock().unwrap() = ill;
+    pub(crate) fn set(&self, state: StoreState) {
+        *self.0.lock().unwrap() = state;
     }
 
     /// Returns the failing answer, if the store is to fail.
     fn failure<T: Send + 'static>(&self) -> Option<Answer<'static, T>> {
         let kind = match *self.0.lock().unwrap() {
-            Ill::Well => return None,
-            Ill::Silent => return Some(Box::pin(std::future::pending())),
-            Ill::Denied => Kind::Denied,
-            Ill::Unavailable => Kind::Unavailable,
+            StoreState::Well => return None,
+            StoreState::Silent => return Some(Box::pin(std::future::pending())),
+            StoreState::Denied => Kind::Denied,
+            StoreState::Unavailable => Kind::Unavailable,
         };
-        Some(Box::pin(async move { Err(Failure::last(kind, "reads are forbidden")) }))
+        Some(Box::pin(async move { Err(Failure::permanent(kind, "reads are forbidden")) }))
     }
 }
 
 /// Store whose reads can be made to fail.
 #[derive(Debug)]
-struct Ailing(MemoryStore, HealthSwitch);
+struct FailingReads(MemoryStore, HealthSwitch);
 
-impl DelegatingStore for Ailing {
+impl DelegatingStore for FailingReads {
     fn inner(&self) -> &dyn Store {
         &self.0
     }
@@ -178,9 +178,9 @@ impl DelegatingStore for Ailing {
 }
 
 /// Claims a task.
-pub(crate) async fn claim(queue: &Queue, id: TaskId) -> Result<Claimed> {
-    let look = queue.discover(Purpose::Discover, vec![KeyRange::whole(Index::Ready)]).await?;
-    let found = look.due.iter().find(|found| found.entry.id == id).expect("it is due");
+pub(crate) async fn claim(queue: &ObjectQueue, id: TaskId) -> Result<Claimed> {
+    let page = queue.discover(Purpose::Discover, vec![KeyRange::whole(Index::Ready)]).await?;
+    let found = page.due.iter().find(|found| found.entry.id == id).expect("it is due");
     let worker = WorkerId::checked("worker id", "w1")?;
     match queue.claim(found, &worker, Duration::from_mins(1), &|_| true).await? {
         ClaimOutcome::Claimed(claimed) => Ok(*claimed),

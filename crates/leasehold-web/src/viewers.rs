@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// Time for which a request counts as viewing. Pages poll every two seconds, and browsers slow them down when hidden.
-const LOOKS_FOR: Duration = Duration::from_secs(15);
+const VIEW_LASTS: Duration = Duration::from_secs(15);
 
 /// A topic that can be viewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,37 +29,37 @@ const TOPICS: usize = 4;
 
 /// Time of the last view of each topic.
 #[derive(Debug)]
-pub(crate) struct Looks {
+pub(crate) struct Viewers {
     host: Arc<dyn Host>,
-    at: Mutex<[Option<Instant>; TOPICS]>,
+    viewed_at: Mutex<[Option<Instant>; TOPICS]>,
     /// Changes when a topic without viewers is viewed.
-    began: watch::Sender<u64>,
+    first_views: watch::Sender<u64>,
 }
 
-impl Looks {
+impl Viewers {
     pub(crate) fn new(host: Arc<dyn Host>) -> Self {
-        Self { host, at: Mutex::new([None; TOPICS]), began: watch::Sender::new(0) }
+        Self { host, viewed_at: Mutex::new([None; TOPICS]), first_views: watch::Sender::new(0) }
     }
 
     /// Records a view of a topic.
-    pub(crate) fn at(&self, topic: Topic) {
-        let was_looked_at = self.is_at(topic);
+    pub(crate) fn record(&self, topic: Topic) {
+        let was_viewed = self.is_viewed(topic);
         let now = self.host.instant();
-        self.at.lock().unwrap_or_else(PoisonError::into_inner)[topic as usize] = Some(now);
-        if !was_looked_at {
-            self.began.send_modify(|times| *times += 1);
+        self.viewed_at.lock().unwrap_or_else(PoisonError::into_inner)[topic as usize] = Some(now);
+        if !was_viewed {
+            self.first_views.send_modify(|times| *times += 1);
         }
     }
 
     /// True if the topic was viewed recently.
-    pub(crate) fn is_at(&self, topic: Topic) -> bool {
-        let at = self.at.lock().unwrap_or_else(PoisonError::into_inner)[topic as usize];
-        at.is_some_and(|at| self.host.instant().since(at) < LOOKS_FOR)
+    pub(crate) fn is_viewed(&self, topic: Topic) -> bool {
+        let at = self.viewed_at.lock().unwrap_or_else(PoisonError::into_inner)[topic as usize];
+        at.is_some_and(|at| self.host.instant().since(at) < VIEW_LASTS)
     }
 
     /// Returns a receiver that changes when a topic without viewers is viewed.
-    pub(crate) fn began(&self) -> watch::Receiver<u64> {
-        self.began.subscribe()
+    pub(crate) fn first_views(&self) -> watch::Receiver<u64> {
+        self.first_views.subscribe()
     }
 }
 
@@ -71,17 +71,17 @@ mod tests {
     #[test]
     fn a_view_counts_for_fifteen_seconds_and_the_first_one_wakes_the_sampler() {
         let host = FakeHost::new();
-        let looks = Looks::new(Arc::new(host.clone()));
-        let mut began = looks.began();
-        assert!(!looks.is_at(Topic::Queue));
-        looks.at(Topic::Queue);
-        assert!(looks.is_at(Topic::Queue) && !looks.is_at(Topic::Shards));
+        let viewers = Viewers::new(Arc::new(host.clone()));
+        let mut began = viewers.first_views();
+        assert!(!viewers.is_viewed(Topic::Queue));
+        viewers.record(Topic::Queue);
+        assert!(viewers.is_viewed(Topic::Queue) && !viewers.is_viewed(Topic::Shards));
         assert!(began.has_changed().unwrap());
         began.mark_unchanged();
         host.advance(Duration::from_secs(14));
-        looks.at(Topic::Queue);
+        viewers.record(Topic::Queue);
         assert!(!began.has_changed().unwrap(), "the second of several");
         host.advance(Duration::from_secs(15));
-        assert!(!looks.is_at(Topic::Queue));
+        assert!(!viewers.is_viewed(Topic::Queue));
     }
 }

@@ -2,6 +2,7 @@
 
 use futures::future::BoxFuture;
 use leasehold_core::{ArtifactId, Error, Name, Result, Task, TaskType};
+use leasehold_queue::source::TaskTypes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -43,13 +44,13 @@ impl<E: std::error::Error> From<E> for TaskError {
 #[derive(Clone)]
 pub struct Context {
     task: Arc<Task>,
-    hold: Arc<RunHandle>,
+    run: Arc<RunHandle>,
     files: Arc<RunFiles>,
 }
 
 impl Context {
-    pub(crate) fn new(task: Task, hold: Arc<RunHandle>, files: Arc<RunFiles>) -> Self {
-        Self { task: Arc::new(task), hold, files }
+    pub(crate) fn new(task: Task, run: Arc<RunHandle>, files: Arc<RunFiles>) -> Self {
+        Self { task: Arc::new(task), run, files }
     }
 
     /// The task as it was claimed.
@@ -65,7 +66,7 @@ impl Context {
     }
 
     /// Fencing token: grows with every claim of this task. Pass it to every system that the handler changes, and let
-    /// that refuse smaller ones: then a superseded run can do no harm.
+    /// that reject smaller ones: then a superseded run can do no harm.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.task.epoch
@@ -73,18 +74,18 @@ impl Context {
 
     /// Reports progress, which is recorded with the next renewal.
     pub fn progress(&self, progress: impl Into<Value>) {
-        self.hold.set_progress(progress.into());
+        self.run.set_progress(progress.into());
     }
 
     /// True if the handler should stop: the task was cancelled, the claim was lost, or the worker stops.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.hold.stopped().is_some()
+        self.run.stop_reason().is_some()
     }
 
     /// Waits until the handler should stop.
     pub async fn cancelled(&self) {
-        self.hold.until_stopped().await;
+        self.run.until_stopped().await;
     }
 
     /// Path of the task's artifact with this name. The file must not be changed.
@@ -106,17 +107,17 @@ impl Context {
 
     /// Adds a file to the results. It is published when the handler has succeeded, before the task is completed.
     pub fn publish(&self, name: &str, path: impl Into<PathBuf>) -> Result<()> {
-        self.files.give(name, path.into())
+        self.files.add_result(name, path.into())
     }
 
     /// Keeps a value until the results are published, such as the temporary directory that contains them.
-    pub fn keep(&self, what: impl Any + Send) {
-        self.files.keep(Box::new(what));
+    pub fn keep(&self, value: impl Any + Send) {
+        self.files.keep(Box::new(value));
     }
 
     /// Renews the claim soon, ahead of the usual interval.
     pub fn extend(&self) {
-        self.hold.hurry();
+        self.run.request_renewal();
     }
 }
 
@@ -163,8 +164,11 @@ impl Handlers {
         self.by_type.get(task_type).or(self.any.as_ref())
     }
 
-    pub(crate) fn types(&self) -> Option<Vec<TaskType>> {
-        self.any.is_none().then(|| self.by_type.keys().cloned().collect())
+    pub(crate) fn types(&self) -> TaskTypes {
+        match self.any {
+            Some(_) => TaskTypes::all(),
+            None => self.by_type.keys().cloned().collect(),
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -1,59 +1,54 @@
-//! Workers: find due tasks, claim them, run their handlers and record the results.
+//! Workers: take claimed tasks from a source, run their handlers and record the results.
 //!
-//! A worker polls the index of a queue, claims a task per free slot, and runs its handler. While the handler runs,
-//! the claim is renewed from a thread of its own. When the handler has stopped, the result is recorded and the claim
-//! ends. A worker that loses its claim stops the handler and writes nothing more. Workers also do the maintenance
-//! duties of the queue, so no separate process is needed.
+//! The engine of a worker runs tasks in slots and knows no layout. A [`TaskSource`] finds and claims tasks for the free
+//! slots. While a handler runs, its claim is renewed from a thread of its own. When the handler has stopped, the result
+//! is recorded and the claim ends. A worker that loses its claim stops the handler and writes nothing more. Workers
+//! also do the maintenance duties of their layout, so no separate process is needed.
 //!
 //! ```text
-//!   poll ──▶ claim ──▶ execute ──▶ settle          one slot per running task
+//!   source ── next ──▶ execute ──▶ finish          one slot per running task
 //!                         │
 //!                       renew                      on a thread that handlers cannot block
 //!
-//!   duties: recover lost claims, sweep, expire     by every worker, for the shards that it serves
+//!   duties of the source                           recover lost claims, clean up the index, …
 //! ```
 //!
 //! | module | purpose |
 //! | --- | --- |
 //! | [`handler`] | handlers, their context and their errors |
 //! | [`options`] | configuration of a worker |
+//! | [`worker`] | a worker: handlers, source, monitor, counts |
 //! | [`shutdown`] | stopping in two stages: drain, abort |
-//! | [`runner`] | runs handlers, whatever the source of the tasks |
-//! | [`run_handle`] | handle of one run: stop it, read its progress |
-//! | [`execute`] | one task from claim to settlement |
+//! | `engine` | runs the tasks of a source in slots, until shutdown |
+//! | `execute` | one task from claim to settlement |
+//! | `renew` | renews claims |
+//! | `runner` | runs a handler until it ends or has to stop |
+//! | `run_handle` | handle of one run: stop it, read its progress |
 //! | [`staging`] | artifacts, before and after the handler |
-//! | [`renew`] | renews claims |
-//! | [`mod@poll`] | finds work and fills the slots |
-//! | [`backoff`] | entries that are not checked again before a certain time |
-//! | `shards` | shard leasing: divides the shards among workers |
-//! | `shard_assignment` | the shards that a worker serves |
-//! | `duty_lease` | chooses one worker for a duty |
-//! | [`duties`] | maintenance duties |
-//! | [`mod@run`] | a worker from start to stop |
+//! | `duty` | the loop of maintenance duties |
+//! | `objects` | the source of tasks over the objects of a queue in a bucket |
+//!
+//! [`TaskSource`]: leasehold_queue::source::TaskSource
 
-pub mod backoff;
-pub mod duties;
-mod duty_lease;
-pub mod execute;
+mod duty;
+mod engine;
+mod execute;
 pub mod handler;
-mod inbox;
+mod objects;
 pub mod options;
-pub mod poll;
-pub mod renew;
-pub mod run;
-pub mod run_handle;
-pub mod runner;
-mod shard_assignment;
-mod shards;
+mod renew;
+mod run_handle;
+mod runner;
 pub mod shutdown;
 pub mod staging;
+pub mod worker;
 
 pub use handler::{Context, TaskError};
+pub use leasehold_core::scan::Polling;
+pub use leasehold_queue::source::DrainWait;
 pub use options::{
-    CLAIM_LEASE_MIN, InboxLease, Polling, RENEWALS_MIN, RENEWED_LEASE_TTL_MIN, ShardLeasing, WorkerOptions,
+    CLAIM_LEASE_MIN, InboxLease, RENEWALS_MIN, RENEWED_LEASE_TTL_MIN, ShardLeasing, WorkerOptions,
 };
-pub use run::{Counts, DrainWait, Monitor, Worker};
-pub use run_handle::{RunHandle, Stop};
-pub use runner::{NowFn, TaskRunner, TaskSource};
 pub use shutdown::{Shutdown, Stage};
 pub use staging::{ArtifactIo, ProgressFn, StagedFile};
+pub use worker::{Counts, Monitor, Worker};

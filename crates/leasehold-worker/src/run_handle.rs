@@ -1,4 +1,4 @@
-//! Handle of one run of a task: stops its handler and passes on its progress. The claim itself, in a store or on a
+//! Handle of one run of a task: stops its handler and collects its progress. The claim itself, in a store or on a
 //! disk, belongs to the source of the task.
 
 use leasehold_core::TaskId;
@@ -8,7 +8,7 @@ use tokio::sync::{Notify, watch};
 
 /// Reason why a handler has to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
+pub(crate) enum Stop {
     /// The task was cancelled.
     Cancelled,
     /// The claim was lost, or can no longer be trusted: nothing may be written.
@@ -23,12 +23,13 @@ pub enum Stop {
 
 /// A run in progress.
 #[derive(Debug)]
-pub struct RunHandle {
+pub(crate) struct RunHandle {
     /// The task.
-    pub id: TaskId,
+    pub(crate) id: TaskId,
     stop: watch::Sender<Option<Stop>>,
     progress: Mutex<Progress>,
-    hurry: Notify,
+    /// Notified of requests for an early renewal.
+    renewal: Notify,
 }
 
 /// Progress of a handler.
@@ -42,30 +43,28 @@ struct Progress {
 
 impl RunHandle {
     /// Creates the handle of a run that is about to begin.
-    #[must_use]
-    pub fn new(id: TaskId) -> Arc<Self> {
+    pub(crate) fn new(id: TaskId) -> Arc<Self> {
         Arc::new(Self {
             id,
             stop: watch::Sender::new(None),
             progress: Mutex::default(),
-            hurry: Notify::new(),
+            renewal: Notify::new(),
         })
     }
 
     /// Asks the handler to stop; the first reason counts.
-    pub fn stop(&self, why: Stop) {
+    pub(crate) fn stop(&self, reason: Stop) {
         self.stop.send_if_modified(|stop| {
             let first = stop.is_none();
             if first {
-                *stop = Some(why);
+                *stop = Some(reason);
             }
             first
         });
     }
 
     /// Reason why the handler has to stop, if it has to.
-    #[must_use]
-    pub fn stopped(&self) -> Option<Stop> {
+    pub(crate) fn stop_reason(&self) -> Option<Stop> {
         *self.stop.borrow()
     }
 
@@ -74,7 +73,7 @@ impl RunHandle {
     /// # Cancel safety
     ///
     /// Nothing is lost when the future is dropped.
-    pub async fn until_stopped(&self) -> Stop {
+    pub(crate) async fn until_stopped(&self) -> Stop {
         let mut changes = self.stop.subscribe();
         // The sender lives in `self`, so the wait cannot fail.
         let stop = changes.wait_for(Option::is_some).await;
@@ -82,15 +81,14 @@ impl RunHandle {
     }
 
     /// Marks the claim as ended, whatever the reason to stop was before.
-    pub fn settled(&self) {
+    pub(crate) fn mark_settled(&self) {
         self.stop.send_replace(Some(Stop::Settled));
     }
 
     /// True if the claim was lost or settled and needs no renewal. A cancelled one does, until its handler has
     /// stopped.
-    #[must_use]
-    pub fn is_ended(&self) -> bool {
-        self.stopped().is_some_and(is_end)
+    pub(crate) fn is_ended(&self) -> bool {
+        self.stop_reason().is_some_and(is_end)
     }
 
     /// Waits until the claim needs no more renewals.
@@ -98,7 +96,7 @@ impl RunHandle {
     /// # Cancel safety
     ///
     /// Nothing is lost when the future is dropped.
-    pub async fn until_ended(&self) {
+    pub(crate) async fn until_ended(&self) {
         let mut changes = self.stop.subscribe();
         let _ = changes.wait_for(|stop| stop.is_some_and(is_end)).await;
     }
@@ -108,12 +106,12 @@ impl RunHandle {
     /// # Cancel safety
     ///
     /// A request that was not returned when the future was dropped is returned by the next call.
-    pub async fn hurried(&self) {
-        self.hurry.notified().await;
+    pub(crate) async fn renewal_requested(&self) {
+        self.renewal.notified().await;
     }
 
     /// Progress that the handler has reported since the last call.
-    pub fn take_progress(&self) -> Option<Value> {
+    pub(crate) fn take_progress(&self) -> Option<Value> {
         let mut progress = self.progress();
         let next = progress.next.take();
         progress.is_written |= next.is_some();
@@ -130,12 +128,13 @@ impl RunHandle {
         progress.next = None;
         if std::mem::take(&mut progress.is_written) {
             progress.next = Some(Value::Null);
-            self.hurry();
+            self.request_renewal();
         }
     }
 
-    pub(crate) fn hurry(&self) {
-        self.hurry.notify_one();
+    /// Requests an early renewal of the claim.
+    pub(crate) fn request_renewal(&self) {
+        self.renewal.notify_one();
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {

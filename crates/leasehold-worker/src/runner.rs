@@ -1,99 +1,64 @@
 //! Running handlers, whatever the source of the tasks.
 
-use futures::future::{BoxFuture, Either, select};
-use leasehold_core::{Result, Status, StoreTime, Task, TaskType, WorkerId};
+use futures::future::{Either, select};
+use leasehold_core::{Status, Task, WorkerId};
 use leasehold_queue::Settlement;
 use leasehold_store::Host;
 use leasehold_store::host::{End, Running};
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
 use crate::handler::{Handler, Handlers, TaskError};
 use crate::options::WorkerOptions;
-use crate::run::{Counters, Counts};
 use crate::run_handle::{RunHandle, Stop};
-use crate::shutdown::Shutdown;
 use crate::staging::{ArtifactIo, RunOutcome, StagedRun};
+use crate::worker::{Counters, Counts};
 
-/// Source of tasks other than a bucket, such as an outpost.
-pub trait TaskSource: fmt::Debug + Send + Sync + 'static {
-    /// Runs tasks with this runner until shutdown, or until nothing is left if [`WorkerOptions::until_empty`] is
-    /// set. When this returns, every running task has ended or was released.
-    fn work(self: Arc<Self>, runner: TaskRunner, shutdown: Shutdown) -> BoxFuture<'static, Result<Counts>>;
+/// End of a run.
+#[derive(Debug)]
+pub(crate) enum RunEnd {
+    /// To be recorded.
+    Settled(Settlement),
+    /// To be run again after this pause.
+    Snoozed(Duration),
 }
 
 /// Handlers of a worker, with everything they need. Clones share their state.
 #[derive(Clone)]
-pub struct TaskRunner {
+pub(crate) struct TaskRunner {
     pub(crate) id: WorkerId,
     pub(crate) handlers: Handlers,
-    pub(crate) carrier: Option<Arc<dyn ArtifactIo>>,
+    pub(crate) artifact_io: Option<Arc<dyn ArtifactIo>>,
     pub(crate) options: WorkerOptions,
     pub(crate) counts: Arc<Counters>,
     pub(crate) host: Arc<dyn Host>,
 }
 
-/// Current time, from which the pause of a snoozed task counts.
-pub type NowFn<'a> = &'a (dyn Fn() -> Result<StoreTime> + Send + Sync);
-
 impl TaskRunner {
     pub(crate) fn new(id: WorkerId, host: Arc<dyn Host>) -> Self {
         let (handlers, options) = (Handlers::default(), WorkerOptions::default());
-        Self { id, handlers, carrier: None, options, counts: Arc::default(), host }
-    }
-
-    /// Worker id.
-    #[must_use]
-    pub fn id(&self) -> &WorkerId {
-        &self.id
-    }
-
-    /// Options of the worker.
-    #[must_use]
-    pub fn options(&self) -> &WorkerOptions {
-        &self.options
-    }
-
-    /// Host that it runs on.
-    #[must_use]
-    pub fn host(&self) -> &Arc<dyn Host> {
-        &self.host
-    }
-
-    /// True if it has a handler for tasks of this type.
-    #[must_use]
-    pub fn handles(&self, task_type: &TaskType) -> bool {
-        self.handlers.get(task_type).is_some()
-    }
-
-    /// Task types that it has handlers for; none if it has one for all.
-    #[must_use]
-    pub fn types(&self) -> Option<Vec<TaskType>> {
-        self.handlers.types()
+        Self { id, handlers, artifact_io: None, options, counts: Arc::default(), host }
     }
 
     /// Counts so far.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         self.counts.read()
     }
 
     /// Runs the handler of a claimed task until it ends or has to stop. Returns the result to record, or none if
     /// nothing may be written. When this returns, the handler has stopped, or its claim is left to expire.
-    pub async fn run(&self, task: Task, hold: &Arc<RunHandle>, now: NowFn<'_>) -> Option<Settlement> {
+    pub(crate) async fn run(&self, task: Task, run: &Arc<RunHandle>) -> Option<RunEnd> {
         tracing::info!("task started");
-        self.counts.started.fetch_add(1, Relaxed);
+        self.counts.add(|counts| &mut counts.started);
         let _running = self.counts.run();
-        self.run_handler(task, hold, now).await
+        self.run_handler(task, run).await
     }
 
     /// Span of one run, including everything that its handler does. Events inside do not repeat its fields. It has
     /// the highest level, so that it exists for every event that is logged.
-    #[must_use]
-    pub fn span(&self, task: &Task) -> tracing::Span {
+    pub(crate) fn span(&self, task: &Task) -> tracing::Span {
         tracing::error_span!(
             "task",
             "task.id" = %task.id,
@@ -106,23 +71,23 @@ impl TaskRunner {
     }
 
     /// Counts and logs a run that has ended, by the recorded task; none if the claim was lost.
-    pub fn count(&self, settled: Option<&Task>) {
-        let counter = match settled.map(|task| (task, task.status())) {
+    pub(crate) fn count(&self, settled: Option<&Task>) {
+        let count: fn(&mut Counts) -> &mut u64 = match settled.map(|task| (task, task.status())) {
             None => {
                 tracing::info!("task claim lost");
-                &self.counts.lost
+                |counts| &mut counts.lost
             }
             Some((_, Status::Completed)) => {
                 tracing::info!("task completed");
-                &self.counts.completed
+                |counts| &mut counts.completed
             }
             Some((task, Status::Failed)) => {
                 tracing::warn!(error = first_line(task), "task failed");
-                &self.counts.failed
+                |counts| &mut counts.failed
             }
             Some((_, Status::Cancelled)) => {
                 tracing::info!("task cancelled");
-                &self.counts.cancelled
+                |counts| &mut counts.cancelled
             }
             Some((task, _)) => {
                 // Releases and snoozes record other events.
@@ -131,75 +96,67 @@ impl TaskRunner {
                 } else {
                     tracing::info!("task released");
                 }
-                &self.counts.put_back
+                |counts| &mut counts.put_back
             }
         };
-        counter.fetch_add(1, Relaxed);
+        self.counts.add(count);
     }
 
-    async fn run_handler(&self, task: Task, hold: &Arc<RunHandle>, now: NowFn<'_>) -> Option<Settlement> {
-        let Some(Handler { run, is_awaited }) = self.handlers.get(&task.task_type).cloned() else {
-            return Some(Settlement::Release);
+    async fn run_handler(&self, task: Task, run: &Arc<RunHandle>) -> Option<RunEnd> {
+        let Some(Handler { run: handler, is_awaited }) = self.handlers.get(&task.task_type).cloned() else {
+            return Some(RunEnd::Settled(Settlement::Release));
         };
         let timeout = task.timeout_secs;
-        let (tell, told) = oneshot::channel::<RunOutcome>();
-        let whole = StagedRun::new(self.carrier.clone(), run, task, hold.clone());
-        let (limit, is_publishing) = (whole.too_long(self.host.clone()), whole.is_publishing());
+        let (sender, received) = oneshot::channel::<RunOutcome>();
+        let staged = StagedRun::new(self.artifact_io.clone(), handler, task, run.clone());
+        let (limit, is_publishing) = (staged.timed_out(self.host.clone()), staged.is_publishing());
         let work = async move {
             // The receiver is dropped if the run was abandoned.
-            let _ = tell.send(whole.run().await);
+            let _ = sender.send(staged.run().await);
         };
         let mut running = self.host.spawn(Box::pin(work.in_current_span()));
-        let interrupted = select(Box::pin(hold.until_stopped()), limit);
-        let (why, outcome) = match select(&mut running, interrupted).await {
-            Either::Left((end, _)) => match hold.stopped() {
-                None => return ended(end, told.await.ok(), now),
+        let interrupted = select(Box::pin(run.until_stopped()), limit);
+        let (reason, outcome) = match select(&mut running, interrupted).await {
+            Either::Left((end, _)) => match run.stop_reason() {
+                None => return Some(ended(end, received.await.ok())),
                 // It was asked to stop, and has stopped before this was polled.
-                Some(why) => (why, told.await.ok()),
+                Some(reason) => (reason, received.await.ok()),
             },
             Either::Right((interrupted, _)) => {
-                let why = match interrupted {
-                    Either::Left((why, _)) => why,
+                let reason = match interrupted {
+                    Either::Left((reason, _)) => reason,
                     Either::Right(_) => Stop::TimedOut,
                 };
                 if is_awaited || is_publishing() {
-                    hold.stop(why);
-                    self.stopped_by_itself(&mut running).await?;
-                    (why, told.await.ok())
+                    run.stop(reason);
+                    self.wait_until_stopped(&mut running).await?;
+                    (reason, received.await.ok())
                 } else {
                     running.stop();
                     running.await;
-                    (why, None)
+                    (reason, None)
                 }
             }
         };
-        match (why, outcome) {
-            (Stop::Lost | Stop::Settled, _) => None,
-            (Stop::Cancelled, _) => Some(Settlement::Stop),
+        Some(RunEnd::Settled(match (reason, outcome) {
+            (Stop::Lost | Stop::Settled, _) => return None,
+            (Stop::Cancelled, _) => Settlement::Stop,
             // It has finished all the same.
-            (Stop::Shutdown, Some(Ok((output, results)))) => Some(Settlement::Complete { output, results }),
-            (Stop::Shutdown, _) => Some(Settlement::Release),
-            (Stop::TimedOut, _) => {
-                Some(retry(format!("did not finish within {} s", timeout.unwrap_or_default())))
-            }
-        }
+            (Stop::Shutdown, Some(Ok((output, results)))) => Settlement::Complete { output, results },
+            (Stop::Shutdown, _) => Settlement::Release,
+            (Stop::TimedOut, _) => retry(format!("did not finish within {} s", timeout.unwrap_or_default())),
+        }))
     }
 
     /// Waits for a handler that was asked to stop; none if it does not. Then nothing may be written: the claim is no
     /// longer renewed, and expires.
-    async fn stopped_by_itself(&self, running: &mut Running) -> Option<()> {
-        let late = self.host.sleep(self.options.stop_wait);
-        if let Either::Left(_) = select(running, late).await {
+    async fn wait_until_stopped(&self, running: &mut Running) -> Option<()> {
+        let timeout = self.host.sleep(self.options.stop_wait);
+        if let Either::Left(_) = select(running, timeout).await {
             return Some(());
         }
         tracing::warn!("handler does not stop, its claim is left to expire");
         None
-    }
-}
-
-impl fmt::Debug for TaskRunner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TaskRunner").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
@@ -208,8 +165,8 @@ fn first_line(task: &Task) -> &str {
     task.error.as_deref().and_then(|error| error.lines().next()).unwrap_or_default()
 }
 
-fn ended(end: End, outcome: Option<RunOutcome>, now: NowFn<'_>) -> Option<Settlement> {
-    Some(match (end, outcome) {
+fn ended(end: End, outcome: Option<RunOutcome>) -> RunEnd {
+    RunEnd::Settled(match (end, outcome) {
         (_, Some(Ok((output, results)))) => Settlement::Complete { output, results },
         (_, Some(Err(TaskError::Retry(error)))) => retry(error),
         (_, Some(Err(TaskError::RetryAfter(error, pause)))) => {
@@ -221,8 +178,8 @@ fn ended(end: End, outcome: Option<RunOutcome>, now: NowFn<'_>) -> Option<Settle
         (_, Some(Err(TaskError::Exhausted(error, max_attempts)))) => {
             Settlement::Exhaust { error, max_attempts }
         }
-        (_, Some(Err(TaskError::Snooze(pause)))) => Settlement::Snooze(now().ok()?.plus(pause)),
-        (End::Panicked(words), None) => retry(format!("the handler panicked: {words}")),
+        (_, Some(Err(TaskError::Snooze(pause)))) => return RunEnd::Snoozed(pause),
+        (End::Panicked(message), None) => retry(format!("the handler panicked: {message}")),
         (End::Done | End::Stopped, None) => Settlement::Release,
     })
 }

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// No shutdown was requested.
-    Go,
+    Running,
     /// Claim nothing new; finish running tasks.
     Drain,
     /// Stop running tasks, and release them.
@@ -20,12 +20,12 @@ pub enum Stage {
 pub struct Shutdown {
     stage: watch::Sender<Stage>,
     /// Parents: a shutdown of one of them applies to this, too.
-    above: Vec<watch::Sender<Stage>>,
+    parents: Vec<watch::Sender<Stage>>,
 }
 
 impl Default for Shutdown {
     fn default() -> Self {
-        Self { stage: watch::Sender::new(Stage::Go), above: Vec::new() }
+        Self { stage: watch::Sender::new(Stage::Running), parents: Vec::new() }
     }
 }
 
@@ -42,22 +42,22 @@ impl Shutdown {
 
     /// Returns a child, which stops when this one does. Stopping the child does not stop this one.
     #[must_use]
-    pub fn below(&self) -> Self {
-        let above = self.above.iter().chain([&self.stage]).cloned().collect();
-        Self { above, ..Self::default() }
+    pub fn child(&self) -> Self {
+        let parents = self.parents.iter().chain([&self.stage]).cloned().collect();
+        Self { parents, ..Self::default() }
     }
 
     /// True if a shutdown was requested.
     #[must_use]
-    pub fn is_asked_for(&self) -> bool {
-        self.stage() > Stage::Go
+    pub fn is_requested(&self) -> bool {
+        self.stage() > Stage::Running
     }
 
     /// Current stage.
     #[must_use]
     pub fn stage(&self) -> Stage {
-        let above = self.above.iter().map(|above| *above.borrow());
-        above.fold(*self.stage.borrow(), Stage::max)
+        let parents = self.parents.iter().map(|parent| *parent.borrow());
+        parents.fold(*self.stage.borrow(), Stage::max)
     }
 
     /// Waits until this stage is reached.
@@ -66,7 +66,7 @@ impl Shutdown {
     ///
     /// Nothing is lost when the future is dropped.
     pub async fn reached(&self, stage: Stage) {
-        let reached = [&self.stage].into_iter().chain(&self.above).map(|one| {
+        let reached = [&self.stage].into_iter().chain(&self.parents).map(|one| {
             let mut changes = one.subscribe();
             // The sender lives in `self`, so the wait cannot fail.
             Box::pin(async move { drop(changes.wait_for(|now| *now >= stage).await) })

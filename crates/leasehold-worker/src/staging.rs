@@ -12,7 +12,7 @@ use futures::future::{BoxFuture, Either, select};
 use leasehold_core::limits::ARTIFACTS_MAX;
 use leasehold_core::{ArtifactId, Artifacts, Error, Name, Reason, Result, Task};
 use leasehold_store::Host;
-use leasehold_store::mutant::{Rule, breaks};
+use leasehold_store::mutant::breaks;
 use serde_json::{Value, json};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -30,11 +30,11 @@ const NOT_YET_PAUSE: Duration = Duration::from_mins(61);
 
 /// Transfer of artifacts between this machine and the store.
 pub trait ArtifactIo: fmt::Debug + Send + Sync + 'static {
-    /// Fetches an artifact. `tell` receives the number of bytes fetched, and their total.
+    /// Fetches an artifact. `report` receives the number of bytes fetched, and their total.
     fn fetch<'a>(
         &'a self,
         artifact: &'a ArtifactId,
-        tell: ProgressFn<'a>,
+        report: ProgressFn<'a>,
     ) -> BoxFuture<'a, Result<StagedFile>>;
 
     /// Publishes a file durably in the store. When `stopped` completes it ends soon and removes what is half sent;
@@ -55,7 +55,7 @@ pub struct StagedFile {
     /// Its path.
     pub path: PathBuf,
     /// Keeps the file from being removed until it is dropped.
-    pub hold: Box<dyn Any + Send + Sync>,
+    pub guard: Box<dyn Any + Send + Sync>,
 }
 
 impl fmt::Debug for StagedFile {
@@ -67,7 +67,7 @@ impl fmt::Debug for StagedFile {
 /// Files of one run: its artifacts and its results.
 #[derive(Default)]
 pub(crate) struct RunFiles {
-    carrier: Option<Arc<dyn ArtifactIo>>,
+    artifact_io: Option<Arc<dyn ArtifactIo>>,
     staged: BTreeMap<Name, StagedFile>,
     fetched: Mutex<Vec<StagedFile>>,
     results: Mutex<BTreeMap<Name, PathBuf>>,
@@ -77,35 +77,32 @@ pub(crate) struct RunFiles {
 
 impl RunFiles {
     pub(crate) fn paths(&self) -> BTreeMap<Name, PathBuf> {
-        self.staged.iter().map(|(name, brought)| (name.clone(), brought.path.clone())).collect()
+        self.staged.iter().map(|(name, file)| (name.clone(), file.path.clone())).collect()
     }
 
     pub(crate) fn path(&self, name: &str) -> Option<&Path> {
-        self.staged
-            .iter()
-            .find(|(known, _)| known.as_str() == name)
-            .map(|(_, brought)| brought.path.as_path())
+        self.staged.iter().find(|(known, _)| known.as_str() == name).map(|(_, file)| file.path.as_path())
     }
 
     pub(crate) async fn fetch(&self, artifact: &ArtifactId) -> Result<PathBuf> {
-        let brought = self.carrier()?.fetch(artifact, &|_, _| ()).await?;
-        let path = brought.path.clone();
-        lock(&self.fetched).push(brought);
+        let file = self.artifact_io()?.fetch(artifact, &|_, _| ()).await?;
+        let path = file.path.clone();
+        lock(&self.fetched).push(file);
         Ok(path)
     }
 
-    pub(crate) fn give(&self, name: &str, path: PathBuf) -> Result<()> {
-        self.carrier()?;
+    pub(crate) fn add_result(&self, name: &str, path: PathBuf) -> Result<()> {
+        self.artifact_io()?;
         lock(&self.results).insert(Name::checked("name of a result", name)?, path);
         Ok(())
     }
 
-    pub(crate) fn keep(&self, what: Box<dyn Any + Send>) {
-        lock(&self.kept).push(what);
+    pub(crate) fn keep(&self, value: Box<dyn Any + Send>) {
+        lock(&self.kept).push(value);
     }
 
-    fn carrier(&self) -> Result<&Arc<dyn ArtifactIo>> {
-        self.carrier.as_ref().ok_or_else(no_carrier)
+    fn artifact_io(&self) -> Result<&Arc<dyn ArtifactIo>> {
+        self.artifact_io.as_ref().ok_or_else(no_artifact_io)
     }
 }
 
@@ -122,25 +119,25 @@ pub(crate) type RunOutcome = Result<(Value, Artifacts), TaskError>;
 
 /// One run of a task, with its files.
 pub(crate) struct StagedRun {
-    pub(crate) carrier: Option<Arc<dyn ArtifactIo>>,
-    pub(crate) run: HandlerFn,
+    pub(crate) artifact_io: Option<Arc<dyn ArtifactIo>>,
+    pub(crate) handler: HandlerFn,
     pub(crate) task: Task,
-    pub(crate) hold: Arc<RunHandle>,
+    pub(crate) run: Arc<RunHandle>,
     phase: watch::Sender<Phase>,
 }
 
 impl StagedRun {
     pub(crate) fn new(
-        carrier: Option<Arc<dyn ArtifactIo>>,
-        run: HandlerFn,
+        artifact_io: Option<Arc<dyn ArtifactIo>>,
+        handler: HandlerFn,
         task: Task,
-        hold: Arc<RunHandle>,
+        run: Arc<RunHandle>,
     ) -> Self {
-        Self { carrier, run, task, hold, phase: watch::Sender::new(Phase::Staging) }
+        Self { artifact_io, handler, task, run, phase: watch::Sender::new(Phase::Staging) }
     }
 
     /// Completes when the handler has exceeded its time limit.
-    pub(crate) fn too_long(&self, host: Arc<dyn Host>) -> BoxFuture<'static, ()> {
+    pub(crate) fn timed_out(&self, host: Arc<dyn Host>) -> BoxFuture<'static, ()> {
         let Some(secs) = self.task.timeout_secs else { return Box::pin(futures::future::pending()) };
         let mut phase = self.phase.subscribe();
         Box::pin(async move {
@@ -162,10 +159,10 @@ impl StagedRun {
     /// the claim; publishing is asked to stop, because it has to clean up.
     pub(crate) async fn run(self) -> RunOutcome {
         let files = Arc::new(self.unless_stopped(self.stage()).await?);
-        self.hold.clear_progress();
+        self.run.clear_progress();
         self.phase.send_replace(Phase::Running);
-        let context = Context::new(self.task.clone(), self.hold.clone(), files.clone());
-        let output = (self.run)(context, self.task.input.clone()).await?;
+        let context = Context::new(self.task.clone(), self.run.clone(), files.clone());
+        let output = (self.handler)(context, self.task.input.clone()).await?;
         self.phase.send_replace(Phase::Publishing);
         let results = self.publish(&files).await?;
         Ok((output, results))
@@ -175,10 +172,10 @@ impl StagedRun {
         &self,
         work: impl Future<Output = Result<T, TaskError>>,
     ) -> Result<T, TaskError> {
-        if breaks(Rule::StagingGoesOn) {
+        if breaks("staging-goes-on") {
             return work.await;
         }
-        match select(Box::pin(work), Box::pin(self.hold.until_stopped())).await {
+        match select(Box::pin(work), Box::pin(self.run.until_stopped())).await {
             Either::Left((done, _)) => done,
             // The reason is known to the caller that stopped it.
             Either::Right(_) => Err(TaskError::Retry("stopped".to_owned())),
@@ -186,19 +183,19 @@ impl StagedRun {
     }
 
     async fn stage(&self) -> Result<RunFiles, TaskError> {
-        let mut files = RunFiles { carrier: self.carrier.clone(), ..RunFiles::default() };
+        let mut files = RunFiles { artifact_io: self.artifact_io.clone(), ..RunFiles::default() };
         for (name, artifact) in &self.task.artifacts {
-            let tell = |bytes, of| {
+            let report = |bytes, of| {
                 let (name, artifact) = (name.as_str(), artifact.as_str());
                 let staging = json!({"name": name, "artifact": artifact, "bytes": bytes, "of": of});
-                self.hold.set_progress(json!({"staging": staging}));
+                self.run.set_progress(json!({"staging": staging}));
             };
-            let fetched = match &self.carrier {
-                Some(carrier) => carrier.fetch(artifact, &tell).await,
-                None => Err(no_carrier()),
+            let fetched = match &self.artifact_io {
+                Some(artifact_io) => artifact_io.fetch(artifact, &report).await,
+                None => Err(no_artifact_io()),
             };
-            let brought = fetched.map_err(|error| not_staged(name, &error))?;
-            files.staged.insert(name.clone(), brought);
+            let file = fetched.map_err(|error| not_staged(name, &error))?;
+            files.staged.insert(name.clone(), file);
         }
         Ok(files)
     }
@@ -208,17 +205,17 @@ impl StagedRun {
         let mut published = Artifacts::new();
         if results.len() > ARTIFACTS_MAX {
             // Nothing is sent that cannot be recorded in the task.
-            let many = results.len();
+            let count = results.len();
             return Err(TaskError::Permanent(format!(
-                "a task can have at most {ARTIFACTS_MAX} results, got {many}; combine them"
+                "a task can have at most {ARTIFACTS_MAX} results, got {count}; combine them"
             )));
         }
         for (name, path) in results {
-            let carrier = files.carrier().map_err(|error| TaskError::Retry(error.to_string()))?;
+            let artifact_io = files.artifact_io().map_err(|error| TaskError::Retry(error.to_string()))?;
             let stopped = Box::pin(async {
-                self.hold.until_stopped().await;
+                self.run.until_stopped().await;
             });
-            let artifact = carrier.publish(&name, &path, stopped).await;
+            let artifact = artifact_io.publish(&name, &path, stopped).await;
             let artifact = artifact.map_err(|error| not_published(&name, &error))?;
             published.insert(name, artifact);
         }
@@ -226,23 +223,27 @@ impl StagedRun {
     }
 }
 
-/// The error for an artifact that was not fetched. One that does not exist fails permanently.
+/// Error for an artifact that was not fetched. One that does not exist fails permanently.
 fn not_staged(name: &Name, error: &Error) -> TaskError {
-    let why = format!("artifact `{name}` was not fetched: {error}");
-    if error.matter() == Some(Reason::Missing) { TaskError::Permanent(why) } else { TaskError::Retry(why) }
-}
-
-/// The error for a result that was not published. A result that is being removed can be published only after a pause
-/// that is longer than most retries.
-fn not_published(name: &Name, error: &Error) -> TaskError {
-    let why = format!("result `{name}` was not published: {error}");
-    match error.matter() {
-        Some(Reason::NotYet) => TaskError::RetryAfter(why, NOT_YET_PAUSE),
-        _ => TaskError::Retry(why),
+    let message = format!("artifact `{name}` was not fetched: {error}");
+    if error.reason() == Some(Reason::Missing) {
+        TaskError::Permanent(message)
+    } else {
+        TaskError::Retry(message)
     }
 }
 
-fn no_carrier() -> Error {
+/// Error for a result that was not published. A result that is being removed can be published only after a pause
+/// that is longer than most retries.
+fn not_published(name: &Name, error: &Error) -> TaskError {
+    let message = format!("result `{name}` was not published: {error}");
+    match error.reason() {
+        Some(Reason::NotYet) => TaskError::RetryAfter(message, NOT_YET_PAUSE),
+        _ => TaskError::Retry(message),
+    }
+}
+
+fn no_artifact_io() -> Error {
     Error::invalid("this worker has no artifact cache; configure one to use artifacts")
 }
 

@@ -35,44 +35,62 @@
 //! | open a queue | [`Queue::connect`], [`Queue::with_config`] |
 //! | submit tasks | [`Queue::submit`] with [`Submit`], [`Queue::submit_many`], [`Queue::submit_task`] |
 //! | run tasks | [`Worker`], with a [`Context`] for handlers and a [`TaskError`] from them; [`Shutdown`] |
-//! | read tasks | [`Queue::get`], [`Queue::get_history`], [`Queue::list`], [`Queue::wait`], [`Queue::stats`] |
-//! | transfer large files | [`ArtifactStore`] with a [`Cache`], [`Worker::carrier`], [`Context::artifact`], [`Context::publish`] |
-//! | work offline | [`Spool`], [`Supervisor`]; [`AnyQueue`] of the two, by [`QueueType`] |
-//! | change tasks | [`Queue::cancel`], [`Queue::retry`], [`Queue::reschedule`] |
-//! | maintain a queue | [`Queue::purge_all`], [`Queue::check`] |
-//! | divide shards among workers | [`Queue::all_shards`], [`Task::shard_from_id`], the shards of [`Worker::new`] |
-//! | read the store's time | [`Queue::now`] |
+//! | read tasks | [`get`](QueueLayout::get), [`Queue::get_history`], [`list`](QueueLayout::list), [`Queue::wait`], [`stats`](QueueLayout::stats) |
+//! | transfer large files | `ArtifactStore` with a `Cache` (feature `artifacts`), [`Worker::artifact_io`], [`Context::artifact`], [`Context::publish`] |
+//! | work offline | `Spool`, `Supervisor`; a [`Queue`] from a spool; `QueueType` selects it or a bucket (feature `outpost`) |
+//! | change tasks | [`Queue::cancel`], [`Queue::retry`], [`Queue::reschedule`]; a [`Transition`] from them |
+//! | maintain a queue | [`purge_all`](QueueLayout::purge_all), [`check`](QueueLayout::check) |
+//! | divide shards among workers | [`ObjectQueue::all_shards`], [`Task::shard_from_id`], the shards of [`Worker::new`] |
+//! | use leases, migration or quarantine | [`objects`](QueueLayout::objects) |
+//! | read the store's time | [`now`](QueueLayout::now) |
 //! | test | `leasehold::testing` (feature `testing`) |
 //!
 //! A handler may run more than once: a worker can die after the work and before its result is recorded.
 //! [`Context::epoch`] grows with every claim of a task; pass it to every system that the handler changes, and let
-//! that refuse smaller ones.
+//! that reject smaller ones.
+//!
+//! # Features
+//!
+//! Without any feature this crate is the queue and the worker. No feature is on by default; each adds items, and its
+//! dependencies are compiled only with it.
+//!
+//! | feature | items |
+//! | --- | --- |
+//! | `artifacts` | large files: `Algorithm`, `ArtifactStore`, `Cache`, `Cached`, `FetchEvent`, `FetchOptions`, `Fetched`, `Manifest`, `Peers`, `PublishOptions`, `Published`, `Secret` |
+//! | `outpost` | queues in a folder that work offline: `Campaign`, `Consistency`, `OutpostConfig`, `QueueType`, `Spool`, `Supervisor`, `SupervisorOptions`, `Synced` |
+//! | `testing` | the module `testing`: a queue in memory, with a clock that a test controls |
 //!
 //! This crate only re-exports: `leasehold-core` (the rules), `leasehold-store` (conditional writes to objects),
 //! `leasehold-queue`, `leasehold-worker`, `leasehold-pieces` (large files), `leasehold-outpost` (folders that are
-//! synced with a bucket).
+//! synced with a bucket). The dashboard is not part of it: the command line serves it, and `leasehold-web` is its crate.
 
 pub use leasehold_core::new_task::Start;
-pub use leasehold_core::outpost::{Campaign, Consistency};
 pub use leasehold_core::task::{Change, Claim};
 pub use leasehold_core::{
     ArtifactId, Error, Kind, NewTask, Now, Priority, Reason, Rejected, Result, RetryPolicy, Shard, State,
     Status, StoreTime, Task, TaskId,
 };
-pub use leasehold_outpost::{
-    AnyQueue, OutpostConfig, QueueType, Spool, Supervisor, SupervisorOptions, Synced,
+pub use leasehold_queue::check::Checked;
+pub use leasehold_queue::purge::{Purged, PurgedAll, Retention};
+pub use leasehold_queue::{
+    Filter, ObjectQueue, Place, Queue, QueueConfig, QueueLayout, Scope, Stats, Submit, Submitted, Transition,
+    UniqueKey,
 };
+pub use leasehold_store::{AccessKey, Client, Durability, FolderOptions, OpenMode, OpenOptions, SystemHost};
+pub use leasehold_worker::{Context, Counts, Monitor, Polling, Shutdown, TaskError, Worker, WorkerOptions};
+
+/// (Feature `outpost`.)
+#[cfg(feature = "outpost")]
+pub use leasehold_core::outpost::{Campaign, Consistency};
+/// (Feature `outpost`.)
+#[cfg(feature = "outpost")]
+pub use leasehold_outpost::{OutpostConfig, QueueType, Spool, Supervisor, SupervisorOptions, Synced};
+/// (Feature `artifacts`.)
+#[cfg(feature = "artifacts")]
 pub use leasehold_pieces::{
     Algorithm, ArtifactStore, Cache, Cached, FetchEvent, FetchOptions, Fetched, Manifest, Peers,
     PublishOptions, Published, Secret,
 };
-pub use leasehold_queue::check::Checked;
-pub use leasehold_queue::purge::{Purged, PurgedAll, Retention};
-pub use leasehold_queue::{
-    Filter, Operated, Place, Queue, QueueConfig, Scope, Stats, Submit, Submitted, UniqueKey,
-};
-pub use leasehold_store::{AccessKey, Client, Durability, FolderOptions, OpenMode, OpenOptions, SystemHost};
-pub use leasehold_worker::{Context, Counts, Monitor, Polling, Shutdown, TaskError, Worker, WorkerOptions};
 
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -82,6 +100,7 @@ pub mod testing;
 mod documents {
     #[doc = include_str!("../../../README.md")]
     struct Readme;
+    #[cfg(feature = "testing")]
     #[doc = include_str!("../../../docs/guides/rust.md")]
     struct Guide;
 }

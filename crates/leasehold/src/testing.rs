@@ -1,4 +1,4 @@
-//! A queue for tests of applications: in memory, with a clock that a test controls.
+//! A queue for tests of applications (feature `testing`): in memory, with a clock that a test controls.
 //!
 //! The clock is tokio's. In a test with `#[tokio::test(start_paused = true)]` it stands still as long as any task can
 //! run, jumps to the next timer when none can, and is moved by [`advance`]. Retries, leases, time-outs and handlers
@@ -43,7 +43,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Start of every test: 2026-01-01T00:00:00Z. A fixed time, so that times can be written into assertions.
-const BEGINNING_NS: i64 = 1_767_225_600_000_000_000;
+const START_NS: i64 = 1_767_225_600_000_000_000;
 
 /// Creates an empty queue in memory, with tokio's clock.
 pub async fn queue() -> Result<Queue> {
@@ -78,16 +78,16 @@ impl TokioHost {
         Self { started: tokio::time::Instant::now(), drawn: AtomicU64::new(0) }
     }
 
-    fn passed_ns(&self) -> i64 {
-        let passed = tokio::time::Instant::now().duration_since(self.started);
-        i64::try_from(passed.as_nanos()).unwrap_or(i64::MAX)
+    fn elapsed_ns(&self) -> i64 {
+        let elapsed = tokio::time::Instant::now().duration_since(self.started);
+        i64::try_from(elapsed.as_nanos()).unwrap_or(i64::MAX)
     }
 }
 
 impl Host for TokioHost {
     fn instant(&self) -> Instant {
-        let passed_ns = self.passed_ns();
-        Instant { boot_ns: passed_ns, wall_ns: BEGINNING_NS.saturating_add(passed_ns) }
+        let elapsed_ns = self.elapsed_ns();
+        Instant { boot_ns: elapsed_ns, wall_ns: START_NS.saturating_add(elapsed_ns) }
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
@@ -108,7 +108,7 @@ impl Host for TokioHost {
     }
 
     /// Spawns on the same thread, the only one whose time is paused.
-    fn spawn_apart(&self, _name: &str, work: BoxFuture<'static, ()>) -> Running {
+    fn spawn_thread(&self, _name: &str, work: BoxFuture<'static, ()>) -> Running {
         SystemHost.spawn(work)
     }
 }

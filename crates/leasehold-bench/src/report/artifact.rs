@@ -3,12 +3,12 @@
 use serde_json::json;
 
 use super::{BenchReport, megabytes, spread};
-use crate::artifact::{ArtifactPair, Carried};
+use crate::artifact::{ArtifactPair, FetchMeasurement};
 
 impl BenchReport {
     /// Prints the measurement of a fetch for the process that started it.
-    pub(crate) fn carried(carried: &Carried) -> anyhow::Result<()> {
-        println!("{}", serde_json::to_string(carried)?);
+    pub(crate) fn fetch_measurement(fetch: &FetchMeasurement) -> anyhow::Result<()> {
+        println!("{}", serde_json::to_string(fetch)?);
         Ok(())
     }
 
@@ -28,26 +28,27 @@ impl BenchReport {
             let side = move |pair: &ArtifactPair| {
                 if name == "ours" { pair.ours.clone() } else { pair.plain.clone() }
             };
-            let of = |what: fn(&Carried) -> f64| spread(pairs.iter().map(move |pair| what(&side(pair))));
+            let of =
+                |what: fn(&FetchMeasurement) -> f64| spread(pairs.iter().map(move |pair| what(&side(pair))));
             let (rate_middle, rates) = of(rate);
             let (ratio, ratios) = spread(pairs.iter().map(|pair| rate(&side(pair)) / rate(&pair.plain)));
             println!(
                 "{name:<6} {:>6.0} {:>9.0} {rate_middle:>8.0} {rates:>14} {:>8.2} {:>9.0} {ratio:>6.2} {ratios:>14}",
-                of(|carried| megabytes(carried.bytes)).0,
+                of(|fetch| megabytes(fetch.bytes)).0,
                 of(requests).0,
-                of(|carried| carried.cpu_seconds).0,
-                of(|carried| megabytes(carried.memory_peak)).0,
+                of(|fetch| fetch.cpu_seconds).0,
+                of(|fetch| megabytes(fetch.memory_peak)).0,
             );
         }
         println!();
     }
 }
 
-fn rate(carried: &Carried) -> f64 {
-    megabytes(carried.bytes) / carried.seconds
+fn rate(fetch: &FetchMeasurement) -> f64 {
+    megabytes(fetch.bytes) / fetch.seconds
 }
 
 #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 requests")]
-fn requests(carried: &Carried) -> f64 {
-    carried.requests as f64
+fn requests(fetch: &FetchMeasurement) -> f64 {
+    fetch.requests as f64
 }

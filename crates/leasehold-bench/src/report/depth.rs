@@ -4,22 +4,22 @@ use serde_json::json;
 use std::collections::BTreeMap;
 
 use super::{BenchReport, megabytes, per_task, spread};
-use crate::args::PlaceArgs;
-use crate::depth::{Level, Shift};
+use crate::args::BenchStore;
+use crate::depth::{Level, WorkerMeasurement};
 
 impl BenchReport {
     /// Prints the measurement of a worker for the process that started it.
-    pub(crate) fn shift(shift: &Shift) -> anyhow::Result<()> {
-        println!("{}", serde_json::to_string(shift)?);
+    pub(crate) fn worker_measurement(measured: &WorkerMeasurement) -> anyhow::Result<()> {
+        println!("{}", serde_json::to_string(measured)?);
         Ok(())
     }
 
     /// Prints the depths of one store.
-    pub(crate) fn depth(&mut self, place: PlaceArgs, levels: &[Level]) {
+    pub(crate) fn depth(&mut self, place: BenchStore, levels: &[Level]) {
         if self.json {
             let rows: Vec<_> = levels
                 .iter()
-                .map(|level| json!({"waiting": level.waiting, "rounds": level.shifts}))
+                .map(|level| json!({"waiting": level.waiting, "rounds": level.rounds}))
                 .collect();
             self.stores.push(json!({"store": place.name(), "depths": rows}));
             return;
@@ -29,12 +29,12 @@ impl BenchReport {
     }
 }
 
-fn print_requests(place: PlaceArgs, levels: &[Level]) {
+fn print_requests(place: BenchStore, levels: &[Level]) {
     println!("{:<7} {:>7} {:>6}  requests for one task, by the ledger", "store", "waiting", "tasks");
     for level in levels {
-        let tasks: u64 = level.shifts.iter().map(|shift| shift.tasks).sum();
+        let tasks: u64 = level.rounds.iter().map(|round| round.tasks).sum();
         let mut requests = BTreeMap::new();
-        for (line, count) in level.shifts.iter().flat_map(|shift| &shift.requests) {
+        for (line, count) in level.rounds.iter().flat_map(|round| &round.requests) {
             *requests.entry(line).or_insert(0) += count;
         }
         let requests: Vec<_> =
@@ -45,7 +45,7 @@ fn print_requests(place: PlaceArgs, levels: &[Level]) {
 }
 
 /// Prints costs. Ratios are against the first depth, in the same round.
-fn print_costs(place: PlaceArgs, levels: &[Level]) {
+fn print_costs(place: BenchStore, levels: &[Level]) {
     println!(
         "{:<7} {:>7} {:>13} {:>8} {:>6} {:>14} {:>8} {:>6} {:>14} {:>9} {:>6}",
         "store",
@@ -61,16 +61,16 @@ fn print_costs(place: PlaceArgs, levels: &[Level]) {
         "ratio"
     );
     for level in levels {
-        let against = |cost: fn(&Shift) -> f64| {
+        let against = |cost: fn(&WorkerMeasurement) -> f64| {
             spread(
                 level
-                    .shifts
+                    .rounds
                     .iter()
-                    .zip(&levels[0].shifts)
-                    .map(move |(shift, first)| cost(shift) / cost(first)),
+                    .zip(&levels[0].rounds)
+                    .map(move |(round, first)| cost(round) / cost(first)),
             )
         };
-        let middle = |cost: fn(&Shift) -> f64| spread(level.shifts.iter().map(cost)).0;
+        let middle = |cost: fn(&WorkerMeasurement) -> f64| spread(level.rounds.iter().map(cost)).0;
         let ((time, time_range), (cpu, cpu_range)) = (against(ms), against(cpu_us));
         println!(
             "{:<7} {:>7} {:>13.3} {:>8.3} {time:>6.2} {time_range:>14} {:>8.0} {cpu:>6.2} {cpu_range:>14} {:>9.1} {:>6.2}",
@@ -86,20 +86,20 @@ fn print_costs(place: PlaceArgs, levels: &[Level]) {
     println!();
 }
 
-fn requests(shift: &Shift) -> f64 {
-    per_task(shift.requests.values().sum(), shift.tasks)
+fn requests(round: &WorkerMeasurement) -> f64 {
+    per_task(round.requests.values().sum(), round.tasks)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 tasks")]
-fn ms(shift: &Shift) -> f64 {
-    shift.seconds * 1e3 / shift.tasks as f64
+fn ms(round: &WorkerMeasurement) -> f64 {
+    round.seconds * 1e3 / round.tasks as f64
 }
 
 #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 tasks")]
-fn cpu_us(shift: &Shift) -> f64 {
-    shift.cpu_seconds * 1e6 / shift.tasks as f64
+fn cpu_us(round: &WorkerMeasurement) -> f64 {
+    round.cpu_seconds * 1e6 / round.tasks as f64
 }
 
-fn memory(shift: &Shift) -> f64 {
-    megabytes(shift.memory_peak)
+fn memory(round: &WorkerMeasurement) -> f64 {
+    megabytes(round.memory_peak)
 }

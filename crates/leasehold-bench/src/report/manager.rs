@@ -2,13 +2,13 @@
 
 use serde_json::json;
 
-use super::{BenchReport, megabytes, named, percentiles};
+use super::{BenchReport, megabytes, percentiles, percentiles_json};
 use crate::args;
 use crate::manager::TransferMeasurement;
 
 impl BenchReport {
     /// Prints the measurements of the transfers.
-    pub(crate) fn manager(args: &args::Manager, measured: &TransferMeasurement) {
+    pub(crate) fn manager(args: &args::ManagerArgs, measured: &TransferMeasurement) {
         if args.json {
             println!("{}", as_json(args, measured));
             return;
@@ -45,7 +45,7 @@ fn per_request(measured: &TransferMeasurement) -> f64 {
     measured.looked_at as f64 / measured.request_count.max(1) as f64
 }
 
-fn as_json(args: &args::Manager, measured: &TransferMeasurement) -> serde_json::Value {
+fn as_json(args: &args::ManagerArgs, measured: &TransferMeasurement) -> serde_json::Value {
     json!({
         "pieces": args.pieces,
         "peers": args.peers,
@@ -53,10 +53,10 @@ fn as_json(args: &args::Manager, measured: &TransferMeasurement) -> serde_json::
         "requests": measured.request_count,
         "rejected": measured.rejected,
         "looked_at_per_request": per_request(measured),
-        "request_ms": named(&measured.requests),
+        "request_ms": percentiles_json(&measured.requests),
         "request_max_ms": measured.request_max.as_secs_f64() * 1e3,
         "request_max_cpu_ms": measured.request_cpu_max.as_secs_f64() * 1e3,
-        "completion_ms": named(&measured.completions),
+        "completion_ms": percentiles_json(&measured.completions),
         "duplicates": measured.duplicates,
         "overtaken": measured.overtaken,
         "seconds": measured.seconds,

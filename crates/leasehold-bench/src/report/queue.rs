@@ -2,20 +2,20 @@
 
 use serde_json::{Value, json};
 
-use super::{BenchReport, cpu_us, megabytes, named, per_task, percentiles, spread};
-use crate::args::PlaceArgs;
-use crate::queue::{Rates, TaskStage, Worked};
+use super::{BenchReport, cpu_us, megabytes, per_task, percentiles, percentiles_json, spread};
+use crate::args::BenchStore;
+use crate::queue::{QueueMeasurement, Rates, TaskStage};
 
 impl BenchReport {
     /// Prints the tasks of one store.
-    pub(crate) fn queue(&mut self, place: PlaceArgs, worked: &Worked) {
+    pub(crate) fn queue(&mut self, place: BenchStore, worked: &QueueMeasurement) {
         let stages = [("submit", &worked.submit), ("work", &worked.work)];
         if self.json {
             let rows: Vec<_> = stages.iter().map(|(name, stage)| as_json(name, stage)).collect();
             self.stores.push(json!({
                 "store": place.name(),
                 "stages": rows,
-                "lone_ms": named(&worked.lone),
+                "lone_ms": percentiles_json(&worked.lone),
                 "memory_peak_bytes": worked.memory_peak,
             }));
             return;
@@ -31,7 +31,7 @@ impl BenchReport {
     }
 }
 
-fn print_requests(place: PlaceArgs, stages: &[(&str, &TaskStage)]) {
+fn print_requests(place: BenchStore, stages: &[(&str, &TaskStage)]) {
     println!("{:<7} {:<7} {:>6}  requests for one task, by the ledger", "store", "stage", "tasks");
     for (name, stage) in stages {
         let requests: Vec<_> = stage
@@ -44,7 +44,7 @@ fn print_requests(place: PlaceArgs, stages: &[(&str, &TaskStage)]) {
     println!();
 }
 
-fn print_rates(place: PlaceArgs, stages: &[(&str, &TaskStage)]) {
+fn print_rates(place: BenchStore, stages: &[(&str, &TaskStage)]) {
     println!(
         "{:<7} {:<7} {:>7} {:>8} {:>6} {:>12} {:>9} {:>12} {:>8} {:>8} {:>8} {:>8}",
         "store",
@@ -120,7 +120,7 @@ fn as_json(name: &str, stage: &TaskStage) -> Value {
         "tasks": stage.tasks,
         "requests": requests,
         "rounds": rounds,
-        "latency_ms": (!stage.latencies.is_empty()).then(|| named(&stage.latencies)),
+        "latency_ms": (!stage.latencies.is_empty()).then(|| percentiles_json(&stage.latencies)),
         "cpu_us": cpu_us(stage.cpu, stage.tasks),
     })
 }

@@ -1,6 +1,7 @@
 //! Generates `docs/reference/cli.md` from the arguments.
 
-use clap::{Arg, Command, CommandFactory};
+use clap::builder::PossibleValue;
+use clap::{Arg, Command, CommandFactory, Id};
 use leasehold_core::{Kind, Status};
 use std::fmt::Write;
 
@@ -17,21 +18,28 @@ go to standard output, everything else to standard error. Control characters in 
 Warnings and errors are logged to standard error. `LEASEHOLD_LOG` changes that, for example `LEASEHOLD_LOG=error` or
 `LEASEHOLD_LOG=leasehold_worker=debug,warn`.
 
-Ctrl-C stops a command at once, without harm to the queue. `worker`, `monitor`, `up`, `serve-pieces` and `tail` drain
-first: running tasks may finish. A second Ctrl-C releases them.
+Ctrl-C stops a command at once, without harm to the queue. `worker`, `up` and `outpost work` first let running tasks
+finish, for up to `--drain-secs`; a second Ctrl-C releases them. `serve-pieces` finishes the responses that it has started.
 ";
 
 fn reference() -> String {
     let mut root = Args::command();
     root.build();
+    let of_every_command: Vec<_> =
+        root.get_arguments().filter(|arg| arg.is_global_set()).map(|arg| arg.get_id().clone()).collect();
     let mut text = PREFACE.to_owned();
     exit_codes(&mut text);
     text.push_str("\n## Options of every command\n\n");
     table(&mut text, root.get_arguments().filter(|arg| arg.is_global_set()));
     for command in root.get_subcommands().filter(|command| command.get_name() != "help") {
-        section(&mut text, &format!("leasehold {}", command.get_name()), command);
+        let (name, mut known) = (format!("leasehold {}", command.get_name()), of_every_command.clone());
+        section(&mut text, &name, command, &known);
+        // Options that a command passes on to its subcommands are listed once, with the command.
+        known.extend(
+            command.get_arguments().filter(|arg| arg.is_global_set()).map(|arg| arg.get_id().clone()),
+        );
         for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
-            section(&mut text, &format!("leasehold {} {}", command.get_name(), below.get_name()), below);
+            section(&mut text, &format!("{name} {}", below.get_name()), below, &known);
         }
     }
     text
@@ -45,8 +53,10 @@ fn exit_codes(text: &mut String) {
             Kind::Unavailable => "the store is unreachable, or a time limit was reached: try later",
             Kind::Denied => "the store denies access: fix credentials or permissions",
             Kind::Invalid => "an argument or a setting is invalid: fix it",
-            Kind::Corrupt => "an object in the store is corrupt: stop and inspect it",
-            Kind::Lost => "another process changed the task: its status does not allow the operation",
+            Kind::Corrupt => "an object in the store is corrupt or inconsistent: stop and inspect it",
+            Kind::Lost => {
+                "the task's status does not allow the operation, or a claim or lease was lost to another process"
+            }
             Kind::Internal => "a bug: please report it",
         };
         writeln!(text, "| {} | `{}` | {meaning} |", kind.exit_code(), kind.name()).unwrap();
@@ -67,10 +77,15 @@ fn exit_codes(text: &mut String) {
     text.push_str("\nA task that is not final within `--timeout` is code 75.\n");
 }
 
-fn section(text: &mut String, name: &str, command: &Command) {
+/// Section of a command, without the options in `known`.
+fn section(text: &mut String, name: &str, command: &Command, known: &[Id]) {
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
-    write!(text, "\n## `{name}`\n\n{about}.\n").unwrap();
-    let own = |arg: &&Arg| !arg.is_global_set() && arg.get_id() != "help";
+    write!(text, "\n## `{name}`\n\n{about}.").unwrap();
+    for alias in command.get_visible_aliases() {
+        write!(text, " Alias: `{alias}`.").unwrap();
+    }
+    text.push('\n');
+    let own = |arg: &&Arg| !known.contains(arg.get_id()) && arg.get_id() != "help" && !arg.is_hide_set();
     if command.get_arguments().any(|arg| own(&arg)) {
         text.push('\n');
         table(text, command.get_arguments().filter(own));
@@ -85,14 +100,33 @@ fn table<'a>(text: &mut String, args: impl Iterator<Item = &'a Arg>) {
     text.push_str("| option | description |\n| --- | --- |\n");
     for arg in args {
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        let aliases = arg.get_visible_aliases().unwrap_or_default();
+        let names =
+            std::iter::once(format!("`{arg}`")).chain(aliases.iter().map(|alias| format!("`--{alias}`")));
+        let names = names.collect::<Vec<_>>().join(", ");
         let short = arg.get_short().map_or(String::new(), |short| format!("`-{short}`, "));
         let default = arg.get_default_values().iter().filter(|_| arg.get_action().takes_values());
         let default = default.map(|value| format!(" [default: {}]", value.to_string_lossy()));
-        writeln!(text, "| {short}`{arg}` | {help}{} |", default.collect::<String>()).unwrap();
+        let values = arg.get_possible_values();
+        let values = values.iter().map(PossibleValue::get_name).collect::<Vec<_>>().join(", ");
+        let takes_one_of = arg.get_action().takes_values() && !values.is_empty();
+        let values = if takes_one_of { format!(" [possible values: {values}]") } else { String::new() };
+        writeln!(text, "| {short}{names} | {help}{}{values} |", default.collect::<String>()).unwrap();
     }
 }
 
 #[test]
-fn the_reference_says_what_the_arguments_say() {
-    crate::reference::agrees("cli.md", &reference());
+fn the_reference_matches_the_arguments() {
+    crate::reference::assert_documented("cli.md", &reference());
+}
+
+/// Also options that a command passes on to its subcommands, which clap calls global as well.
+#[test]
+fn every_visible_option_is_in_the_reference() {
+    let text = reference();
+    for option in ["`--campaign <CAMPAIGN/QUEUE>`", "`--data <PATH>`"] {
+        assert_eq!(text.matches(option).count(), 1, "{option}");
+    }
+    assert!(!text.contains("--known-secs"), "hidden");
+    assert!(text.contains("[possible values: created, updated, due, id]"), "{text}");
 }

@@ -1,16 +1,16 @@
-//! `leasehold artifact`: puts, gets, lists and prunes artifacts, files in the store named by their hash.
+//! `leasehold artifact`: publishes, fetches, lists and prunes artifacts, files in the store named by their hash.
 
 use clap::{Args, Subcommand};
 use leasehold_core::{Result, StoreTime};
 use leasehold_pieces::prune::prune;
-use leasehold_pieces::publish::publish_telling;
+use leasehold_pieces::publish::publish_with_progress;
 use leasehold_pieces::{Algorithm, Manifest, PublishOptions, Published};
 use leasehold_store::{Client, OpenMode};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::existing;
+use super::existing_client;
 use crate::durations::duration;
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
@@ -21,27 +21,27 @@ mod get;
 mod ls;
 
 pub(crate) use get::ArtifactGetArgs;
-pub(crate) use ls::Ls;
+pub(crate) use ls::ArtifactLsArgs;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ArtifactCommand {
-    /// Put a file into the store, unless it exists there, and print its hash
+    /// Publish a file to the store, unless it is there, and print its hash
     #[command(after_help = "Example:\n  leasehold artifact put model.bin --keep 90d")]
     Put(ArtifactPutArgs),
-    /// Get an artifact from the cache, from peers or from the store
+    /// Fetch an artifact from the cache, from peers or from the store
     #[command(after_help = "Example:\n  leasehold artifact get HASH -o model.bin")]
     Get(ArtifactGetArgs),
     /// List artifacts: one list request per 500 artifacts; with `--long`, also one get per artifact
     #[command(after_help = "Example:\n  leasehold artifact ls --long")]
-    Ls(Ls),
-    /// Delete artifacts past their retention: they stay readable for a day, and the next prune deletes them
+    Ls(ArtifactLsArgs),
+    /// Mark artifacts that are past their retention, and delete those marked at least a day ago
     #[command(after_help = "Example:\n  leasehold artifact prune")]
     Prune,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ArtifactPutArgs {
-    /// File to put into the store
+    /// File to publish
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Name of the artifact [default: name of the file]
@@ -71,12 +71,12 @@ pub(crate) async fn run(
         ArtifactCommand::Prune => OpenMode::Write,
         ArtifactCommand::Get(_) | ArtifactCommand::Ls(_) => OpenMode::Read,
     };
-    let client = existing(&settings.queue, mode)?;
+    let client = existing_client(&settings.queue, mode)?;
     match command {
         ArtifactCommand::Put(args) => put(&client, args, &settings.pieces, printer).await,
         ArtifactCommand::Get(args) => get::run(&client, args, &settings.pieces, printer).await,
         ArtifactCommand::Ls(args) => ls::run(&client, args, printer).await,
-        ArtifactCommand::Prune => remove(&client, printer).await,
+        ArtifactCommand::Prune => prune_artifacts(&client, printer).await,
     }
 }
 
@@ -93,37 +93,38 @@ async fn put(
         piece_bytes: args.piece_size,
         keep: args.keep.unwrap_or(settings.keep),
     };
-    let Published { manifest, was_there } = published(client, &args.file, &options, printer).await?;
+    let Published { manifest, was_there } = publish_file(client, &args.file, &options, printer).await?;
     if printer.is_json() {
-        let mut told = told(&manifest);
-        told.insert("was_there".to_owned(), was_there.into());
-        line(Value::Object(told));
+        let mut json = manifest_json(&manifest);
+        json.insert("was_there".to_owned(), was_there.into());
+        line(Value::Object(json));
     } else {
         line(&manifest.artifact);
     }
     Ok(())
 }
 
-/// Puts a file into the store.
-pub(super) async fn published(
+/// Publishes a file to the store.
+pub(super) async fn publish_file(
     client: &Client,
     file: &Path,
     options: &PublishOptions,
     printer: &Printer,
 ) -> Result<Published> {
     let bar = printer.bytes("publishing");
-    let tell = |bytes, total| {
+    let report = |bytes, total| {
         bar.set_length(total);
         bar.set_position(bytes);
     };
-    let published = publish_telling(client, file, options, &tell, Box::pin(futures::future::pending())).await;
+    let published =
+        publish_with_progress(client, file, options, &report, Box::pin(futures::future::pending())).await;
     bar.finish_and_clear();
     published
 }
 
 /// Manifest as JSON, without the hashes of the pieces.
-fn told(manifest: &Manifest) -> Map<String, Value> {
-    let told = json!({
+fn manifest_json(manifest: &Manifest) -> Map<String, Value> {
+    let json = json!({
         "artifact": manifest.artifact,
         "size": manifest.cut.size(),
         "pieces": manifest.cut.pieces(),
@@ -133,8 +134,8 @@ fn told(manifest: &Manifest) -> Map<String, Value> {
         "published_at": manifest.published_at,
         "kept_until": kept_until(manifest),
     });
-    match told {
-        Value::Object(told) => told,
+    match json {
+        Value::Object(map) => map,
         _ => Map::new(),
     }
 }
@@ -143,7 +144,7 @@ fn kept_until(manifest: &Manifest) -> StoreTime {
     manifest.published_at.plus(Duration::from_secs(manifest.keep_secs))
 }
 
-async fn remove(client: &Client, printer: &Printer) -> anyhow::Result<()> {
+async fn prune_artifacts(client: &Client, printer: &Printer) -> anyhow::Result<()> {
     let clock = printer.clock("scanning artifacts");
     let pruned = prune(client).await;
     clock.finish_and_clear();
@@ -153,7 +154,7 @@ async fn remove(client: &Client, printer: &Printer) -> anyhow::Result<()> {
     } else {
         let seen = count(pruned.seen, "artifact", "artifacts");
         line(format_args!(
-            "{seen} scanned, {} to delete in a day, {} deleted",
+            "{seen} scanned, {} marked for deletion by a prune a day later, {} deleted",
             pruned.leaving, pruned.removed
         ));
     }

@@ -1,14 +1,14 @@
-//! `leasehold config`: shows the settings and their origins.
+//! `leasehold config`: shows the settings and their sources.
 
 use serde_json::json;
 
 use crate::printer::{Printer, line};
-use crate::settings::files::{self, Looked};
+use crate::settings::files::{self, SettingsFile};
 use crate::settings::kind::Value;
-use crate::settings::{Layer, Settings, Surroundings};
+use crate::settings::{Environment, Layer, Settings};
 use crate::table::TextTable;
 
-/// Prints every setting, its value and its origin.
+/// Prints every setting, its value and its source.
 pub(crate) fn show(settings: &Settings, printer: &Printer) {
     if printer.is_json() {
         for effective in &settings.all {
@@ -21,32 +21,33 @@ pub(crate) fn show(settings: &Settings, printer: &Printer) {
             let value = effective.value.as_ref().map_or("unset".to_owned(), ToString::to_string);
             vec![effective.setting.name.into(), value.into(), effective.origin.to_string().into()]
         });
-        let table = TextTable::default().left("SETTING", 0).left("VALUE", 0).left("FROM", 0);
+        let table = TextTable::default().left("SETTING", 0).left("VALUE", 0).left("SOURCE", 0);
         table.rows(&rows.collect::<Vec<_>>(), printer);
     }
 }
 
 /// Prints the paths of settings files. Works with invalid files too, so that they can be found.
-pub(crate) fn paths(around: &Surroundings, printer: &Printer) {
-    let looked = files::look(around);
+pub(crate) fn paths(environment: &Environment, printer: &Printer) {
+    let found = files::find(environment);
     if printer.is_json() {
-        for file in &looked {
-            line(json!({"file": whose(file), "path": file.path, "found": found(file)}));
+        for file in &found {
+            line(json!({"file": file_kind(file), "path": file.path, "found": read_result(file)}));
         }
     } else {
-        let rows = looked
-            .iter()
-            .map(|file| vec![whose(file).into(), file.path.display().to_string().into(), found(file).into()]);
-        let table = TextTable::default().left("FILE", 0).left("PATH", 0).left("FOUND", 0);
+        let rows = found.iter().map(|file| {
+            let status = if file.is_missing() { "missing".to_owned() } else { read_result(file) };
+            vec![file_kind(file).into(), file.path.display().to_string().into(), status.into()]
+        });
+        let table = TextTable::default().left("FILE", 0).left("PATH", 0).left("STATUS", 0);
         table.rows(&rows.collect::<Vec<_>>(), printer);
     }
 }
 
-fn whose(file: &Looked) -> &'static str {
+fn file_kind(file: &SettingsFile) -> &'static str {
     if file.layer == Layer::UserFile { "user" } else { "project" }
 }
 
-fn found(file: &Looked) -> String {
+fn read_result(file: &SettingsFile) -> String {
     match &file.text {
         Ok(_) => "read".into(),
         Err(_) if file.is_missing() => "not there".into(),

@@ -3,7 +3,7 @@
 
 use clap::Args;
 use leasehold_core::{Error, Kind, ShardLen};
-use leasehold_sim::cost::{Bill, Mode, Workload};
+use leasehold_sim::cost::{CostReport, Mode, Workload};
 use leasehold_store::{Prices, Purpose, Verb};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -14,21 +14,21 @@ use crate::table::{Cell, TextTable};
 const VERBS: [Verb; 4] = [Verb::Put, Verb::Get, Verb::List, Verb::Delete];
 /// Half an hour: gives an estimate within a few seconds. Connecting weighs more in it than in a day.
 const ESTIMATE_DAYS: f64 = 1.0 / 48.0;
-/// Number of tasks from which on an estimate is printed. With fewer tasks, the exact bill takes no longer.
+/// Number of tasks from which on an estimate is printed. With fewer tasks, the exact simulation takes no longer.
 const ESTIMATED_FROM: u64 = 10_000;
 
 #[derive(Debug, Args)]
-pub(crate) struct Cost {
+pub(crate) struct CostArgs {
     /// Number of workers
     #[arg(long, value_name = "N", default_value_t = 50)]
     workers: u64,
     /// Number of tasks submitted per day, at random times
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     tasks_per_day: u64,
-    /// Number of days to simulate; the bill is for 30 days
+    /// Number of days to simulate; the cost is for 30 days
     #[arg(long, value_name = "DAYS", default_value_t = 1.0)]
     days: f64,
-    /// Dispatch mode: `shared`, `leased` or `direct`
+    /// Way in which workers find tasks: shared, shard-leasing or direct
     #[arg(long, default_value = "shared")]
     mode: String,
     /// Price list: aws, aws-express, r2, gcs or azure
@@ -45,8 +45,8 @@ pub(crate) struct Cost {
     quick: bool,
 }
 
-pub(crate) fn run(args: &Cost, printer: &Printer) -> anyhow::Result<()> {
-    let (mode, prices) = (Mode::named(&args.mode)?, Prices::of(&args.provider)?);
+pub(crate) fn run(args: &CostArgs, printer: &Printer) -> anyhow::Result<()> {
+    let (mode, prices) = (Mode::from_name(&args.mode)?, Prices::of(&args.provider)?);
     let workload = Workload {
         workers: args.workers,
         tasks_per_day: args.tasks_per_day,
@@ -57,29 +57,29 @@ pub(crate) fn run(args: &Cost, printer: &Printer) -> anyhow::Result<()> {
     };
     workload.check()?;
     let short = Workload { days: workload.days.min(ESTIMATE_DAYS), ..workload.clone() };
-    let bill = if args.quick {
-        played(&short, printer)?
+    let report = if args.quick {
+        simulate(&short, printer)?
     } else {
         if workload.tasks() >= ESTIMATED_FROM && short.days < workload.days {
-            tell_estimate(&short, &prices, args.days, printer)?;
+            print_estimate(&short, &prices, args.days, printer)?;
         }
-        played(&workload, printer)?
+        simulate(&workload, printer)?
     };
-    if bill.tasks == 0 && args.tasks_per_day > 0 {
+    if report.tasks == 0 && args.tasks_per_day > 0 {
         let message = format!("no task completes within {} days; raise --days", args.days);
         return Err(Error::invalid(message).into());
     }
     if printer.is_json() {
-        line(as_json(args, &bill, &prices));
+        line(as_json(args, &report, &prices));
     } else {
-        print(args, mode, &bill, &prices, printer);
+        print(args, &report, &prices, printer);
     }
     Ok(())
 }
 
 /// Prints an estimate from a short simulation.
-fn tell_estimate(short: &Workload, prices: &Prices, days: f64, printer: &Printer) -> anyhow::Result<()> {
-    let estimate = detached(|| short.play(1, |_| ()))?;
+fn print_estimate(short: &Workload, prices: &Prices, days: f64, printer: &Printer) -> anyhow::Result<()> {
+    let estimate = on_own_thread(|| short.play(1, |_| ()))?;
     printer.note(&format!(
         "about US$ {:.0} a month, estimated from 30 minutes; simulating {days} days (--quick stops here)",
         estimate.per_month(prices)
@@ -88,13 +88,13 @@ fn tell_estimate(short: &Workload, prices: &Prices, days: f64, printer: &Printer
 }
 
 /// Simulates a workload. Shows a bar on a terminal, else prints a line for every 10 %.
-fn played(workload: &Workload, printer: &Printer) -> leasehold_core::Result<Bill> {
+fn simulate(workload: &Workload, printer: &Printer) -> leasehold_core::Result<CostReport> {
     let bar = printer.bar(100, "% of the time simulated");
     // Draws the bar at once, not after the first step.
     bar.tick();
     let has_bar = !bar.is_hidden();
     let mut percent = 0u64;
-    let bill = detached(|| {
+    let report = on_own_thread(|| {
         workload.play(1, |_| {
             percent += 1;
             bar.inc(1);
@@ -104,76 +104,72 @@ fn played(workload: &Workload, printer: &Printer) -> leasehold_core::Result<Bill
         })
     });
     bar.finish_and_clear();
-    bill
+    report
 }
 
 /// Runs a simulation on its own thread: inside a task of the runtime, simulated tasks would be made to yield.
-fn detached<T: Send>(play: impl FnOnce() -> leasehold_core::Result<T> + Send) -> leasehold_core::Result<T> {
+fn on_own_thread<T: Send>(
+    play: impl FnOnce() -> leasehold_core::Result<T> + Send,
+) -> leasehold_core::Result<T> {
     std::thread::scope(|scope| {
         let played = scope.spawn(play).join();
         played.unwrap_or_else(|_| Err(Error::new(Kind::Internal, "simulation panicked; please report it")))
     })
 }
 
-fn purposes(bill: &Bill) -> BTreeSet<Purpose> {
-    bill.requests.keys().map(|(purpose, _)| *purpose).collect()
+fn purposes(report: &CostReport) -> BTreeSet<Purpose> {
+    report.requests.keys().map(|(purpose, _)| *purpose).collect()
 }
 
-fn of(bill: &Bill, purpose: Purpose, verb: Verb) -> u64 {
-    bill.requests.get(&(purpose, verb)).copied().unwrap_or(0)
+fn requests_of(report: &CostReport, purpose: Purpose, verb: Verb) -> u64 {
+    report.requests.get(&(purpose, verb)).copied().unwrap_or(0)
 }
 
-fn monthly(bill: &Bill, purpose: Purpose, prices: &Prices) -> f64 {
-    let one_run: f64 = VERBS.iter().map(|verb| prices.cost(*verb, of(bill, purpose, *verb))).sum();
-    one_run / bill.days * 30.0
+fn monthly(report: &CostReport, purpose: Purpose, prices: &Prices) -> f64 {
+    let one_run: f64 = VERBS.iter().map(|verb| prices.cost(*verb, requests_of(report, purpose, *verb))).sum();
+    one_run / report.days * 30.0
 }
 
 #[expect(clippy::cast_precision_loss, reason = "tasks are counted in millions")]
-fn per_million(bill: &Bill, prices: &Prices) -> f64 {
-    bill.per_month(prices) * bill.days / 30.0 / bill.tasks.max(1) as f64 * 1e6
+fn per_million(report: &CostReport, prices: &Prices) -> f64 {
+    report.per_month(prices) * report.days / 30.0 / report.tasks.max(1) as f64 * 1e6
 }
 
-fn as_json(args: &Cost, bill: &Bill, prices: &Prices) -> serde_json::Value {
-    let rows = purposes(bill).into_iter().map(|purpose| {
-        let [put, get, list, delete] = VERBS.map(|verb| of(bill, purpose, verb));
+fn as_json(args: &CostArgs, report: &CostReport, prices: &Prices) -> serde_json::Value {
+    let rows = purposes(report).into_iter().map(|purpose| {
+        let [put, get, list, delete] = VERBS.map(|verb| requests_of(report, purpose, verb));
         json!({"purpose": purpose, "put": put, "get": get, "list": list, "delete": delete,
-               "usd_per_month": monthly(bill, purpose, prices)})
+               "usd_per_month": monthly(report, purpose, prices)})
     });
     json!({
-        "mode": args.mode, "provider": prices.provider, "workers": args.workers, "tasks": bill.tasks,
-        "days": bill.days, "is_estimate": args.quick, "requests": rows.collect::<Vec<_>>(),
-        "usd_per_month": bill.per_month(prices), "usd_per_million_tasks": per_million(bill, prices),
+        "mode": args.mode, "provider": prices.provider, "workers": args.workers, "tasks": report.tasks,
+        "days": report.days, "is_estimate": args.quick, "requests": rows.collect::<Vec<_>>(),
+        "usd_per_month": report.per_month(prices), "usd_per_million_tasks": per_million(report, prices),
     })
 }
 
-fn print(args: &Cost, mode: Mode, bill: &Bill, prices: &Prices, printer: &Printer) {
-    let table = TextTable::default().left("FOR", 0).right("PUT", 9).right("GET", 9).right("LIST", 9);
+fn print(args: &CostArgs, report: &CostReport, prices: &Prices, printer: &Printer) {
+    let table = TextTable::default().left("PURPOSE", 0).right("PUT", 9).right("GET", 9).right("LIST", 9);
     let table = table.right("DELETE", 9).right("US$ A MONTH", 0);
     let mut rows: Vec<Vec<Cell>> = Vec::new();
-    for purpose in purposes(bill) {
+    for purpose in purposes(report) {
         let mut row = vec![Cell::from(purpose.name())];
-        row.extend(VERBS.map(|verb| Cell::from(of(bill, purpose, verb))));
-        row.push(format!("{:.2}", monthly(bill, purpose, prices)).into());
+        row.extend(VERBS.map(|verb| Cell::from(requests_of(report, purpose, verb))));
+        row.push(format!("{:.2}", monthly(report, purpose, prices)).into());
         rows.push(row);
     }
     let mut sum = vec![Cell::new(Style::Strong, "all")];
-    sum.extend(VERBS.map(|verb| Cell::new(Style::Strong, bill.verb(verb))));
-    sum.push(Cell::new(Style::Strong, format!("{:.2}", bill.per_month(prices))));
+    sum.extend(VERBS.map(|verb| Cell::new(Style::Strong, report.verb(verb))));
+    sum.push(Cell::new(Style::Strong, format!("{:.2}", report.per_month(prices))));
     rows.push(sum);
     table.rows(&rows, printer);
     line(format_args!(
         "\n{} tasks in {:.2} days by {} workers, {}: US$ {:.2} for a million tasks ({} prices)",
-        bill.tasks,
-        bill.days,
+        report.tasks,
+        report.days,
         args.workers,
         args.mode,
-        per_million(bill, prices),
+        per_million(report, prices),
         prices.provider
     ));
-    if (args.workers, args.tasks_per_day, args.provider.as_str()) == (50, 100_000, "aws") {
-        line(format_args!(
-            "design estimate: US$ {:.0} a month; docs/cost.md explains the difference",
-            mode.estimate()
-        ));
-    }
 }

@@ -27,7 +27,7 @@ pub(crate) struct DashboardArgs {
     /// [default: none]
     #[arg(long, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
-    /// Let viewers cancel, retry and run tasks [default: read-only]
+    /// Let viewers cancel, retry and reschedule tasks [default: read-only]
     #[arg(long)]
     pub(crate) allow_actions: bool,
     /// Price list: aws, aws-express, r2, gcs or azure [default: aws]
@@ -46,9 +46,9 @@ pub(crate) async fn run(
     if printer.is_json() {
         line(json!({"url": url}));
     } else {
-        line(format_args!("dashboard of {} at {url}", queue.client().describe()));
+        line(format_args!("dashboard of {} at {url}", queue.describe()));
         if !settings.dashboard.allows_actions {
-            printer.note("read-only; --allow-actions lets viewers cancel, retry and run tasks");
+            printer.note("read-only; --allow-actions lets viewers cancel, retry and reschedule tasks");
         }
         printer.note("Ctrl-C stops it");
     }
@@ -58,7 +58,7 @@ pub(crate) async fn run(
 
 /// Starts the dashboard beside a worker. If the port is in use, as by another `up`, tries the next ones; if none is free,
 /// the worker runs without a dashboard.
-pub(super) async fn beside(
+pub(super) async fn start_beside_worker(
     queue: &Queue,
     settings: &Settings,
     printer: &Printer,
@@ -73,7 +73,7 @@ pub(super) async fn beside(
                 if printer.is_json() {
                     line(json!({"dashboard": url}));
                 } else {
-                    printer.note(&at(&url, settings.dashboard.allows_actions));
+                    printer.note(&started_note(&url, settings.dashboard.allows_actions));
                 }
                 return Ok(Some(served));
             }
@@ -87,8 +87,9 @@ pub(super) async fn beside(
     Ok(None)
 }
 
-fn at(url: &str, allows_actions: bool) -> String {
-    let more = if allows_actions { "" } else { ", --allow-actions lets viewers cancel and retry tasks" };
+fn started_note(url: &str, allows_actions: bool) -> String {
+    let more =
+        if allows_actions { "" } else { ", --allow-actions lets viewers cancel, retry and reschedule tasks" };
     format!("dashboard at {url}; --no-dashboard disables it{more}")
 }
 

@@ -26,28 +26,28 @@ const TASKS: u64 = 200;
 /// Short, so that the tasks of the killed worker are recovered within seconds.
 const LEASE_SECS: u64 = 3;
 /// Time limit of the demo. It takes about ten seconds; a busy machine may need a few times that.
-const LIMIT: Duration = Duration::from_mins(3);
+const TIME_LIMIT: Duration = Duration::from_mins(3);
 /// Interval at which the progress of the workers is read.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Task type of the demo.
 const TYPE: &str = "resize";
 
 pub(crate) async fn run(program: &[OsString], printer: &Printer, shutdown: Shutdown) -> anyhow::Result<()> {
     let folder = RunDirectory::new()?;
     let host: Arc<dyn Host> = Arc::new(SystemHost);
-    let late = host.sleep(LIMIT);
+    let late = host.sleep(TIME_LIMIT);
     let stop = select(late, Box::pin(shutdown.reached(Stage::Drain)));
-    match select(Box::pin(tour(program, folder.path(), &host, printer)), stop).await {
-        Either::Left((toured, _)) => toured,
+    match select(Box::pin(run_steps(program, folder.path(), &host, printer)), stop).await {
+        Either::Left((result, _)) => result,
         Either::Right((Either::Left(_), _)) => {
-            let message = format!("demo did not finish within {} s; try again", LIMIT.as_secs());
+            let message = format!("demo did not finish within {} s; try again", TIME_LIMIT.as_secs());
             Err(Error::new(Kind::Unavailable, message).into())
         }
         Either::Right((Either::Right(_), _)) => Ok(()),
     }
 }
 
-async fn tour(
+async fn run_steps(
     program: &[OsString],
     folder: &Path,
     host: &Arc<dyn Host>,
@@ -64,10 +64,10 @@ async fn tour(
 
     step(2, &format!("Submit {TASKS} tasks. Each is one file, created with a conditional write."));
     let bar = printer.bar(TASKS, "submitting");
-    let orders = (0..TASKS).map(|number| NewTask::new(TYPE, json!({"image": number})));
-    let orders = orders.collect::<leasehold_core::Result<Vec<_>>>()?;
-    let orders = orders.into_iter().map(|order| queue.submit_task(order));
-    let mut submitted = std::pin::pin!(queue.submit_many(orders));
+    let tasks = (0..TASKS).map(|number| NewTask::new(TYPE, json!({"image": number})));
+    let tasks = tasks.collect::<leasehold_core::Result<Vec<_>>>()?;
+    let submits = tasks.into_iter().map(|task| queue.submit_task(task));
+    let mut submitted = std::pin::pin!(queue.submit_many(submits));
     while let Some(one) = submitted.next().await {
         one?;
         bar.inc(1);
@@ -75,18 +75,18 @@ async fn tour(
     bar.finish_and_clear();
     line(format_args!("   {TASKS} submitted"));
 
-    step(3, "Start two worker processes, alice and bob. Kill alice (kill -9) while she runs tasks.");
+    step(3, "Start two worker processes, alice and bob. Kill alice (kill -9) while it runs tasks.");
     let mut alice = worker(program, folder, "alice")?;
     // On a busy machine alice may start late, and bob alone would finish before.
     while alice.try_wait()?.is_none() && held_by(&queue, "alice").await?.is_empty() {
-        host.sleep(LOOK_EVERY).await;
+        host.sleep(POLL_INTERVAL).await;
     }
     let mut bob = worker(program, folder, "bob")?;
     let bar = printer.bar(TASKS, "working");
     let orphaned = loop {
         let mut done = finished(&queue, &bar).await?;
         while done < TASKS / 4 || done < TASKS && held_by(&queue, "alice").await?.is_empty() {
-            host.sleep(LOOK_EVERY).await;
+            host.sleep(POLL_INTERVAL).await;
             done = finished(&queue, &bar).await?;
         }
         if alice.try_wait()?.is_none() {
@@ -101,22 +101,22 @@ async fn tour(
     };
     bar.suspend(|| {
         let text = format!(
-            "   alice is dead; {} of her tasks are still running, with leases of {LEASE_SECS} s",
+            "   alice was killed; {} of its tasks stay claimed until their claims expire, after {LEASE_SECS} s",
             orphaned.len()
         );
         line(printer.paint(Style::Bad, &text));
     });
-    // Wait for bob, who exits when no task is left. The index does not suffice: alice may have left entries in it.
+    // Wait for bob, which exits when no task is left. The index does not suffice: alice may have left entries in it.
     while bob.try_wait()?.is_none() {
         finished(&queue, &bar).await?;
-        host.sleep(LOOK_EVERY).await;
+        host.sleep(POLL_INTERVAL).await;
     }
     bar.finish_and_clear();
     let output = bob.wait_with_output().await?;
     line(printer.paint(Style::Good, "   bob has completed all tasks, including those of alice"));
 
     step(4, "Show the history of a recovered task. It is stored in the task itself.");
-    let tasks = all(&queue).await?;
+    let tasks = all_tasks(&queue).await?;
     let completed = tasks.iter().filter(|task| task.status() == Status::Completed).count() as u64;
     let recovered = tasks.iter().find(|task| orphaned.contains(&task.id)).or(tasks.first());
     if let Some(task) = recovered {
@@ -124,7 +124,7 @@ async fn tour(
     }
 
     step(5, "Show the requests, and their cost on S3.");
-    cost(&queue, &output.stdout, printer)?;
+    print_cost(&queue, &output.stdout, printer)?;
     if completed != TASKS {
         let message = format!("demo completed only {completed} of {TASKS} tasks; please report it");
         return Err(Error::new(Kind::Internal, message).into());
@@ -162,21 +162,21 @@ async fn finished(queue: &Queue, bar: &indicatif::ProgressBar) -> anyhow::Result
     Ok(finished)
 }
 
-async fn all(queue: &Queue) -> anyhow::Result<Vec<Task>> {
+async fn all_tasks(queue: &Queue) -> anyhow::Result<Vec<Task>> {
     let tasks: Vec<_> = queue.list(Filter::default()).collect().await;
     Ok(tasks.into_iter().collect::<leasehold_core::Result<_>>()?)
 }
 
 async fn held_by(queue: &Queue, worker: &str) -> anyhow::Result<Vec<TaskId>> {
     let is_held = |task: &Task| matches!(&task.state, leasehold_core::State::Running(claim) if claim.by.as_str() == worker);
-    Ok(all(queue).await?.iter().filter(|task| is_held(task)).map(|task| task.id).collect())
+    Ok(all_tasks(queue).await?.iter().filter(|task| is_held(task)).map(|task| task.id).collect())
 }
 
-/// Prints the requests of the demo and of bob. Those of alice were lost with her process.
-fn cost(queue: &Queue, stdout: &[u8], printer: &Printer) -> anyhow::Result<()> {
+/// Prints the requests of the demo and of bob. Those of alice were lost with its process.
+fn print_cost(queue: &Queue, stdout: &[u8], printer: &Printer) -> anyhow::Result<()> {
     let prices = Prices::of("aws")?;
     let mut by_purpose: BTreeMap<String, [u64; 4]> = BTreeMap::new();
-    let own = serde_json::to_value(queue.client().ledger().snapshot())?;
+    let own = serde_json::to_value(queue.client()?.ledger().snapshot())?;
     let bobs: Value = serde_json::from_slice(stdout)?;
     let verbs = [Verb::Put, Verb::Get, Verb::List, Verb::Delete];
     for row in [&own, &bobs["requests"]].into_iter().filter_map(Value::as_array).flatten() {
@@ -188,7 +188,7 @@ fn cost(queue: &Queue, stdout: &[u8], printer: &Printer) -> anyhow::Result<()> {
     }
     line(format_args!(
         "   {:<10} {:>6} {:>6} {:>6} {:>7}  {:>12}",
-        "FOR", "PUT", "GET", "LIST", "DELETE", "US$"
+        "PURPOSE", "PUT", "GET", "LIST", "DELETE", "US$"
     ));
     let mut total = 0.0;
     for (purpose, counts) in &by_purpose {

@@ -9,21 +9,21 @@ use std::time::Duration;
 use crate::printer::{Printer, Style, line};
 
 /// Time for which requests are retried: short, so that an unreachable store is reported soon.
-const PATIENCE: Duration = Duration::from_secs(3);
+const RETRY_FOR: Duration = Duration::from_secs(3);
 
 pub(crate) async fn run(client: Client, printer: &Printer) -> anyhow::Result<()> {
-    let client = client.with_patience(PATIENCE);
+    let client = client.with_timeout(RETRY_FOR);
     let report = leasehold_store::probe(&client).await?;
     let ledger = client.ledger().snapshot();
     if printer.is_json() {
         line(as_json(&report, &ledger));
     } else {
-        in_words(&report, &ledger, printer)?;
+        print_report(&report, &ledger, printer)?;
     }
     Ok(report.verdict()?)
 }
 
-fn in_words(report: &ProbeReport, ledger: &Snapshot, printer: &Printer) -> anyhow::Result<()> {
+fn print_report(report: &ProbeReport, ledger: &Snapshot, printer: &Printer) -> anyhow::Result<()> {
     line(printer.paint(Style::Strong, &report.store));
     for finding in &report.findings {
         let mark =
@@ -31,15 +31,15 @@ fn in_words(report: &ProbeReport, ledger: &Snapshot, printer: &Printer) -> anyho
         let fault = if finding.met { String::new() } else { format!(": {}", finding.otherwise) };
         line(format_args!("  {mark} {}{fault}", finding.demand));
     }
-    line(format_args!("time      {}", report.now.map_or("unknown".into(), time_in_words)));
-    line(format_args!("requests  {}", requests_in_words(ledger)?));
+    line(format_args!("time      {}", report.now.map_or("unknown".into(), format_time)));
+    line(format_args!("requests  {}", format_requests(ledger)?));
     if report.verdict().is_ok() {
         line(printer.paint(Style::Good, "this store meets all requirements"));
     }
     Ok(())
 }
 
-fn time_in_words(now: Now) -> String {
+fn format_time(now: Now) -> String {
     match now.width() {
         Some(width) if width.is_zero() => format!("{}, exact", now.earliest),
         Some(width) => format!("{} or up to {:.1} s later", now.earliest, width.as_secs_f64()),
@@ -47,7 +47,7 @@ fn time_in_words(now: Now) -> String {
     }
 }
 
-fn requests_in_words(ledger: &Snapshot) -> anyhow::Result<String> {
+fn format_requests(ledger: &Snapshot) -> anyhow::Result<String> {
     let counts = [Verb::Put, Verb::Get, Verb::List, Verb::Delete]
         .map(|verb| format!("{} {}", ledger.verb(verb), verb.name()))
         .join(", ");

@@ -35,7 +35,7 @@ const PERMANENT: i32 = 65;
 
 /// Maximum number of bytes kept of the standard output and of the standard error of a program. Printed JSON can be far
 /// larger than the stored output, but not unbounded.
-const SAID_BYTES_MAX: usize = 4 * 1_024 * 1_024;
+const OUTPUT_BYTES_MAX: usize = 4 * 1_024 * 1_024;
 
 /// Maximum length of a printed line; a longer line of a program's standard error is printed in parts.
 const LINE_BYTES_MAX: usize = 8 * 1_024;
@@ -94,7 +94,7 @@ pub(crate) fn programs(
         guard: guard.ok().map(Arc::new),
         passes_secrets: settings.passes_secrets,
         printer: printer.clone(),
-        _runs: run_dirs::hold()?,
+        _runs: run_dirs::current()?,
     });
     let ready = |(task_type, words)| (task_type, Program { words, shared: shared.clone() });
     Ok(parsed.into_iter().map(ready).collect())
@@ -148,33 +148,34 @@ impl Program {
     /// Runs the program for one task. Kills its process group if the run has to stop.
     pub(crate) async fn run(self, context: Context, input: Value) -> Result<Value, TaskError> {
         let task = context.task();
-        let desk = Desk::set_up(&context)?;
-        let mut child = self.command(&context, &desk).spawn().map_err(|error| self.not_started(&error))?;
-        let mut group = Group::of(&child);
-        let watched = self.shared.guard.as_ref().zip(group.leader).map(|(guard, leader)| guard.watch(leader));
-        let mut echo = Echo { printer: &self.shared.printer, task, line: Vec::new() };
+        let files = ProgramFiles::create(&context)?;
+        let mut child = self.command(&context, &files).spawn().map_err(|error| self.start_error(&error))?;
+        let mut group = ProcessGroup::of(&child);
+        let registration =
+            self.shared.guard.as_ref().zip(group.leader).map(|(guard, leader)| guard.register(leader));
+        let mut stderr_printer = StderrPrinter { printer: &self.shared.printer, task, line: Vec::new() };
         let (status, stdout, stderr) =
-            conversed(&mut child, &mut group, &input.to_string(), &mut echo).await?;
-        drop((watched, echo));
-        let complaint = String::from_utf8_lossy(&stderr.bytes).trim().to_owned();
+            run_to_exit(&mut child, &mut group, &input.to_string(), &mut stderr_printer).await?;
+        drop((registration, stderr_printer));
+        let error_text = String::from_utf8_lossy(&stderr.bytes).trim().to_owned();
         match status.code() {
             Some(0) if stdout.is_cut => Err(TaskError::Permanent(format!(
-                "program printed more than {SAID_BYTES_MAX} bytes; write large output to a file in LEASEHOLD_RESULTS"
+                "program printed more than {OUTPUT_BYTES_MAX} bytes; write large output to a file in LEASEHOLD_RESULTS"
             ))),
             Some(0) => {
-                let output = parsed(&stdout.bytes)?;
-                desk.give(&context)?;
+                let output = parse_output(&stdout.bytes)?;
+                files.publish_results(&context)?;
                 Ok(output)
             }
             Some(PERMANENT) => {
-                Err(TaskError::Permanent(complaint_or(complaint, &format!("exit code {PERMANENT}"))))
+                Err(TaskError::Permanent(text_or(error_text, &format!("exit code {PERMANENT}"))))
             }
-            Some(code) => Err(TaskError::Retry(complaint_or(complaint, &format!("exit code {code}")))),
-            None => Err(TaskError::Retry(complaint_or(complaint, "program was killed"))),
+            Some(code) => Err(TaskError::Retry(text_or(error_text, &format!("exit code {code}")))),
+            None => Err(TaskError::Retry(text_or(error_text, "program was killed"))),
         }
     }
 
-    fn command(&self, context: &Context, desk: &Desk) -> Command {
+    fn command(&self, context: &Context, files: &ProgramFiles) -> Command {
         let task = context.task();
         let mut command = Command::new(&self.words[0]);
         if !self.shared.passes_secrets {
@@ -189,8 +190,8 @@ impl Program {
             .env("LEASEHOLD_TASK_TYPE", task.task_type.as_str())
             .env("LEASEHOLD_TASK_ATTEMPT", context.attempt().to_string())
             .env("LEASEHOLD_TASK_EPOCH", context.epoch().to_string())
-            .env("LEASEHOLD_ARTIFACTS", &desk.artifacts)
-            .env("LEASEHOLD_RESULTS", &desk.results)
+            .env("LEASEHOLD_ARTIFACTS", &files.artifacts)
+            .env("LEASEHOLD_RESULTS", &files.results)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -200,14 +201,14 @@ impl Program {
         command
     }
 
-    fn not_started(&self, error: &std::io::Error) -> TaskError {
+    fn start_error(&self, error: &std::io::Error) -> TaskError {
         TaskError::Retry(format!("failed to start `{}`: {error}", self.words[0]))
     }
 }
 
-/// Output of a program, up to [`SAID_BYTES_MAX`].
+/// Output of a program, up to [`OUTPUT_BYTES_MAX`].
 #[derive(Default)]
-struct Said {
+struct Captured {
     bytes: Vec<u8>,
     is_cut: bool,
 }
@@ -215,21 +216,21 @@ struct Said {
 /// Writes the input of a program and reads its output concurrently: otherwise a program that prints much before it has
 /// read its whole input would deadlock. When the program ends, its group is killed; a process that has left the group is
 /// not waited for although it may hold the pipes.
-async fn conversed(
+async fn run_to_exit(
     child: &mut Child,
-    group: &mut Group,
+    group: &mut ProcessGroup,
     input: &str,
-    echo: &mut Echo<'_>,
-) -> io::Result<(ExitStatus, Said, Said)> {
+    stderr_printer: &mut StderrPrinter<'_>,
+) -> io::Result<(ExitStatus, Captured, Captured)> {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    let tell = async {
+    let write_input = async {
         if let Some(mut stdin) = stdin {
             // A program may end without reading its input. The broken pipe is no failure.
             let _ = stdin.write_all(input.as_bytes()).await;
         }
         pending::<Infallible>().await
     };
-    let (mut out, mut err) = (Said::default(), Said::default());
+    let (mut out, mut err) = (Captured::default(), Captured::default());
     let (end, ended) = oneshot::channel();
     let exit = async {
         let status = child.wait().await;
@@ -238,30 +239,33 @@ async fn conversed(
         let _ = end.send(());
         status
     };
-    let hearing = async {
-        let both = join(hear(stdout, &mut out, |_| ()), hear(stderr, &mut err, |bytes| echo.add(bytes)));
+    let capturing = async {
+        let both = join(
+            capture(stdout, &mut out, |_| ()),
+            capture(stderr, &mut err, |bytes| stderr_printer.add(bytes)),
+        );
         let late = async {
             let _ = ended.await;
             SystemHost.sleep(PIPES_WAIT).await;
         };
         tokio::select! {
-            (heard_out, heard_err) = both => heard_out.and(heard_err),
+            (out_read, err_read) = both => out_read.and(err_read),
             () = late => Ok(()),
         }
     };
-    let (status, heard) = tokio::select! {
-        both = join(exit, hearing) => both,
-        never = tell => match never {},
+    let (status, pipes_read) = tokio::select! {
+        both = join(exit, capturing) => both,
+        never = write_input => match never {},
     };
-    heard?;
+    pipes_read?;
     Ok((status?, out, err))
 }
 
-/// Reads a pipe to its end, keeps up to [`SAID_BYTES_MAX`], and passes on every part as it is read.
-async fn hear(
+/// Reads a pipe to its end, keeps up to [`OUTPUT_BYTES_MAX`], and passes on every part as it is read.
+async fn capture(
     pipe: Option<impl AsyncRead + Unpin>,
-    said: &mut Said,
-    mut hand_on: impl FnMut(&[u8]),
+    captured: &mut Captured,
+    mut on_part: impl FnMut(&[u8]),
 ) -> io::Result<()> {
     let Some(mut pipe) = pipe else { return Ok(()) };
     let mut part = vec![0; LINE_BYTES_MAX];
@@ -270,21 +274,21 @@ async fn hear(
         if read == 0 {
             return Ok(());
         }
-        let room = SAID_BYTES_MAX - said.bytes.len();
-        said.bytes.extend_from_slice(&part[..read.min(room)]);
-        said.is_cut |= read > room;
-        hand_on(&part[..read]);
+        let room = OUTPUT_BYTES_MAX - captured.bytes.len();
+        captured.bytes.extend_from_slice(&part[..read.min(room)]);
+        captured.is_cut |= read > room;
+        on_part(&part[..read]);
     }
 }
 
 /// Prints the standard error of a program line by line.
-struct Echo<'a> {
+struct StderrPrinter<'a> {
     printer: &'a Printer,
     task: &'a Task,
     line: Vec<u8>,
 }
 
-impl Echo<'_> {
+impl StderrPrinter<'_> {
     fn add(&mut self, bytes: &[u8]) {
         for byte in bytes {
             if matches!(byte, b'\n' | b'\r') || self.line.len() >= LINE_BYTES_MAX {
@@ -298,13 +302,13 @@ impl Echo<'_> {
 
     fn print(&mut self) {
         if !self.line.is_empty() {
-            self.printer.of_program(self.task, &String::from_utf8_lossy(&self.line));
+            self.printer.program_line(self.task, &String::from_utf8_lossy(&self.line));
             self.line.clear();
         }
     }
 }
 
-impl Drop for Echo<'_> {
+impl Drop for StderrPrinter<'_> {
     fn drop(&mut self) {
         self.print();
     }
@@ -312,28 +316,28 @@ impl Drop for Echo<'_> {
 
 /// Directories of one run: the task's artifacts as links by name, and a directory for results. Removed once the results
 /// are published, or the run has ended otherwise.
-struct Desk {
+struct ProgramFiles {
     artifacts: PathBuf,
     results: PathBuf,
 }
 
-impl Desk {
+impl ProgramFiles {
     /// Creates the directories, also for a task without artifacts: its program may create results.
-    fn set_up(context: &Context) -> io::Result<Self> {
+    fn create(context: &Context) -> io::Result<Self> {
         let root = RunDirectory::new()?;
-        let desk = Self { artifacts: root.path().join("artifacts"), results: root.path().join("results") };
+        let files = Self { artifacts: root.path().join("artifacts"), results: root.path().join("results") };
         context.keep(root);
-        fs::create_dir(&desk.artifacts)?;
-        fs::create_dir(&desk.results)?;
+        fs::create_dir(&files.artifacts)?;
+        fs::create_dir(&files.results)?;
         for (name, path) in context.artifacts() {
-            symlink(path, desk.artifacts.join(name.as_str()))?;
+            symlink(path, files.artifacts.join(name.as_str()))?;
         }
-        Ok(desk)
+        Ok(files)
     }
 
-    /// Publishes every regular file among the results. An invalid name fails the task for good: a retry would produce it
+    /// Publishes every regular file among the results. An invalid name fails the task permanently: a retry would produce it
     /// again.
-    fn give(&self, context: &Context) -> Result<(), TaskError> {
+    fn publish_results(&self, context: &Context) -> Result<(), TaskError> {
         for entry in fs::read_dir(&self.results)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -349,11 +353,11 @@ impl Desk {
 }
 
 /// Process group of a program and of the processes that it has started. Killed on drop.
-struct Group {
+struct ProcessGroup {
     leader: Option<Pid>,
 }
 
-impl Group {
+impl ProcessGroup {
     fn of(child: &Child) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         Self { leader: id.and_then(Pid::from_raw) }
@@ -368,19 +372,19 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
-fn complaint_or(complaint: String, otherwise: &str) -> String {
-    if complaint.is_empty() { otherwise.to_owned() } else { complaint }
+fn text_or(error_text: String, otherwise: &str) -> String {
+    if error_text.is_empty() { otherwise.to_owned() } else { error_text }
 }
 
 /// Parses an output: as JSON if possible, else as text. A whole number beyond 64 bits fails the task, as in Python: it
 /// would be stored as another number.
-fn parsed(stdout: &[u8]) -> Result<Value, TaskError> {
+fn parse_output(stdout: &[u8]) -> Result<Value, TaskError> {
     let text = String::from_utf8_lossy(stdout);
     let text = text.trim();
     if text.is_empty() {

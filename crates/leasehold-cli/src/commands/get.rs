@@ -49,18 +49,18 @@ impl fmt::Display for TaskEnded {
 impl std::error::Error for TaskEnded {}
 
 pub(crate) async fn get(queue: &Queue, args: &GetArgs, printer: &Printer) -> anyhow::Result<()> {
-    print(&found(queue, &args.id).await?, printer);
+    print(&find_task(queue, &args.id).await?, printer);
     Ok(())
 }
 
 pub(crate) async fn wait(queue: &Queue, args: &WaitArgs, printer: &Printer) -> anyhow::Result<()> {
     let id = args.id.resolve(queue).await?;
-    let task = finished(queue, &id, args.timeout, printer).await?;
-    conclude(&task, args.output, printer)
+    let task = wait_until_final(queue, &id, args.timeout, printer).await?;
+    print_result(&task, args.output, printer)
 }
 
 /// Prints a final task, or only its output. Returns an error unless the task was completed.
-pub(crate) fn conclude(task: &Task, is_only_output: bool, printer: &Printer) -> anyhow::Result<()> {
+pub(crate) fn print_result(task: &Task, is_only_output: bool, printer: &Printer) -> anyhow::Result<()> {
     match (is_only_output, task.output()) {
         (false, _) => print(task, printer),
         (true, Some(output)) => line(output),
@@ -84,36 +84,37 @@ fn first_line(text: &str) -> String {
     }
 }
 
-async fn found(queue: &Queue, id: &TaskRef) -> Result<Task> {
-    queue.get(&id.resolve(queue).await?).await.map_err(|error| named(queue, &error))
+async fn find_task(queue: &Queue, id: &TaskRef) -> Result<Task> {
+    queue.get(&id.resolve(queue).await?).await.map_err(|error| with_queue_name(queue, &error))
 }
 
 /// Waits until a task is final.
-pub(crate) async fn finished(
+pub(crate) async fn wait_until_final(
     queue: &Queue,
     id: &TaskId,
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
     printer: &Printer,
 ) -> Result<Task> {
     let spinner = printer.clock("waiting");
-    let task = queue.wait(id, patience).await;
+    let task = queue.wait(id, timeout).await;
     spinner.finish_and_clear();
-    task.map_err(|error| named(queue, &error))
+    task.map_err(|error| with_queue_name(queue, &error))
 }
 
 /// Adds the queue to an error about a missing task, which may be in another queue.
-pub(crate) fn named(queue: &Queue, error: &Error) -> Error {
-    let message = match error.kind() {
-        Kind::Invalid => {
-            format!("{error}: {}; `leasehold list` lists its tasks", queue.client().describe())
+pub(crate) fn with_queue_name(queue: &Queue, error: &Error) -> Error {
+    let message = match (error.kind(), error.to_string()) {
+        (Kind::Invalid, text) => {
+            let what = text.strip_suffix(" in this queue").unwrap_or(&text);
+            format!("{what} in {}; list its tasks with `leasehold list`", queue.describe())
         }
-        _ => error.to_string(),
+        (_, text) => text,
     };
     Error::new(error.kind(), message)
 }
 
 pub(crate) async fn history(queue: &Queue, args: &GetArgs, printer: &Printer) -> anyhow::Result<()> {
-    let task = found(queue, &args.id).await?;
+    let task = find_task(queue, &args.id).await?;
     if printer.is_json() {
         for change in task.history.events() {
             line(serde_json::to_string(change)?);
@@ -129,7 +130,7 @@ pub(crate) fn print_history(task: &Task, now: StoreTime, printer: &Printer) {
     line(format_args!("{} {}", printer.paint(Style::Strong, &task.id.to_string()), task.task_type));
     let table =
         TextTable::default().left("TIME (UTC)", MOMENT).left("EVENT", 0).left("STATUS", 0).left("BY", 0);
-    let table = table.right("ATTEMPT", 0).right("EPOCH", 0).left("WHY", 0);
+    let table = table.right("ATTEMPT", 0).right("EPOCH", 0).left("REASON", 0);
     let mut rows: Vec<_> = task.history.events().map(|change| history_row(change, now)).collect();
     let folded = task.history.folded();
     if folded > 0 {
@@ -168,10 +169,10 @@ pub(crate) fn print(task: &Task, printer: &Printer) {
     row("attempt", &format!("{} of {}", task.attempt, task.max_attempts));
     row("created", &task.created_at.to_string());
     match &task.state {
-        State::Pending { available_at } => row("available", &available_at.to_string()),
+        State::Pending { available_at } => row("due", &available_at.to_string()),
         State::Running(claim) => {
             row("worker", claim.by.as_str());
-            row("lease until", &claim.expires_at.to_string());
+            row("claim until", &claim.expires_at.to_string());
             if let Some(progress) = &task.progress {
                 row("progress", &progress_line(progress));
             }

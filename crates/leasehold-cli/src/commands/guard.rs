@@ -55,12 +55,12 @@ impl Guard {
     }
 
     /// Registers a process group, which is killed if the worker ends before the result is dropped.
-    pub(super) fn watch(self: &Arc<Self>, group: Pid) -> Watched {
-        self.tell('+', group);
-        Watched { guard: self.clone(), group }
+    pub(super) fn register(self: &Arc<Self>, group: Pid) -> RegisteredGroup {
+        self.send('+', group);
+        RegisteredGroup { guard: self.clone(), group }
     }
 
-    fn tell(&self, order: char, group: Pid) {
+    fn send(&self, order: char, group: Pid) {
         if let Some(pipe) = self.pipe.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             // Without its guard a worker still ends its programs, unless it is killed.
             let _ = writeln!(pipe, "{order} {}", group.as_raw_nonzero());
@@ -78,14 +78,14 @@ impl Drop for Guard {
 
 /// Process group that is registered with the guard.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(super) struct RegisteredGroup {
     guard: Arc<Guard>,
     group: Pid,
 }
 
-impl Drop for Watched {
+impl Drop for RegisteredGroup {
     fn drop(&mut self) {
-        self.guard.tell('-', self.group);
+        self.guard.send('-', self.group);
     }
 }
 
@@ -106,8 +106,8 @@ mod tests {
     fn the_groups_that_are_left_are_killed() {
         let (mut first, mut ended, mut last) = (sleeping(), sleeping(), sleeping());
         let guard = Arc::new(Guard::start().unwrap());
-        let held = [guard.watch(group(&first)), guard.watch(group(&last))];
-        drop(guard.watch(group(&ended)));
+        let held = [guard.register(group(&first)), guard.register(group(&last))];
+        drop(guard.register(group(&ended)));
         // As if the worker was killed: no group is unregistered, and the pipe ends.
         *guard.pipe.lock().unwrap() = None;
         for child in [&mut first, &mut last] {

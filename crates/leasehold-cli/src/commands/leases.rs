@@ -3,7 +3,7 @@
 use clap::Args;
 use leasehold_core::{Error, Kind, Lease, Result, ShardLen, ShardRange, WorkerId, keys};
 use leasehold_queue::lease::{shards_subject, worker_subject};
-use leasehold_queue::{Queue, break_lease, break_nonsense};
+use leasehold_queue::{ObjectQueue, break_corrupt_lease, break_lease};
 use serde_json::{Map, Value, json};
 use std::fmt;
 
@@ -11,10 +11,10 @@ use crate::printer::{Printer, line};
 use crate::table::moment;
 
 #[derive(Debug, Args)]
-pub(crate) struct Break {
+pub(crate) struct BreakLeaseArgs {
     /// Lease to break: on the id of a worker that leases shards, on a worker's inbox, on the group of shards that contains a
     /// shard, or by key
-    #[arg(value_name = "worker:NAME|inbox:NAME|shard:SHARD|KEY")]
+    #[arg(value_name = "worker:ID|inbox:ID|shard:SHARD|KEY")]
     lease: String,
 }
 
@@ -52,7 +52,7 @@ impl Subject {
             (None, Some(worker), _) => Ok(Self::worker(&worker)),
             (None, None, Some(worker)) => Ok(Self::inbox(&worker)),
             (None, None, None) => Err(Error::invalid(format!(
-                "`{text}` is not a lease of this queue; use worker:NAME, inbox:NAME, shard:SHARD, or a key below {} or {}",
+                "`{text}` is not a lease of this queue; use worker:ID, inbox:ID, shard:SHARD, or a key below {} or {}",
                 keys::SHARD_LEASES,
                 keys::WORKERS,
             ))),
@@ -85,10 +85,14 @@ impl Subject {
     }
 }
 
-pub(crate) async fn end(queue: &Queue, args: &Break, printer: &Printer) -> anyhow::Result<()> {
+pub(crate) async fn run_break(
+    queue: &ObjectQueue,
+    args: &BreakLeaseArgs,
+    printer: &Printer,
+) -> anyhow::Result<()> {
     let subject = Subject::parse(&args.lease, queue.shard_len())?;
     let was = match break_lease(queue.client(), &subject.key).await {
-        Err(error) if error.kind() == Kind::Corrupt => return end_nonsense(queue, &subject, printer).await,
+        Err(error) if error.kind() == Kind::Corrupt => return break_corrupt(queue, &subject, printer).await,
         was => was?,
     };
     let Some(was) = was else {
@@ -101,14 +105,14 @@ pub(crate) async fn end(queue: &Queue, args: &Break, printer: &Printer) -> anyho
             "worker_id": was.worker_id, "instance": was.instance, "epoch": was.epoch, "until": until,
         }}));
     } else {
-        line(told(&subject, &was, queue)?);
+        line(describe_break(&subject, &was, queue)?);
     }
     Ok(())
 }
 
 /// Breaks a corrupt lease, whose holder is unknown.
-async fn end_nonsense(queue: &Queue, subject: &Subject, printer: &Printer) -> anyhow::Result<()> {
-    if !break_nonsense(queue.client(), &subject.key, &subject.fields).await? {
+async fn break_corrupt(queue: &ObjectQueue, subject: &Subject, printer: &Printer) -> anyhow::Result<()> {
+    if !break_corrupt_lease(queue.client(), &subject.key, &subject.fields).await? {
         return Err(
             Error::new(Kind::Lost, format!("lease on {subject} was replaced meanwhile; try again")).into()
         );
@@ -121,7 +125,7 @@ async fn end_nonsense(queue: &Queue, subject: &Subject, printer: &Printer) -> an
     Ok(())
 }
 
-fn told(subject: &Subject, was: &Lease, queue: &Queue) -> Result<String> {
+fn describe_break(subject: &Subject, was: &Lease, queue: &ObjectQueue) -> Result<String> {
     let now = queue.now()?;
     let Lease { worker_id, epoch, .. } = was;
     let until = moment(was.expires_at, now.earliest);

@@ -9,18 +9,18 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::submit::{json_line, tag};
+use super::submit::{json_line, parse_tag};
 use crate::printer::Printer;
 use crate::table::{self, MOMENT, TextTable};
 
 /// Maximum number of tasks that are sorted, about 60 megabytes; up to twice as many are in memory while they are listed.
 const LISTED_MAX: usize = 500_000;
-/// Tolerance for timestamps of the store: some stores stamp in whole seconds, and the clocks of their servers differ.
-const SLACK: Duration = Duration::from_secs(5);
+/// Tolerance for timestamps of the store: some stores round them to whole seconds, and the clocks of their servers differ.
+const TIMESTAMP_TOLERANCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// List only tasks with this status [default: all]
+    /// List only tasks with this status: pending, running, completed, failed, cancelled, expired or purged [default: all]
     #[arg(long, value_name = "STATUS")]
     status: Option<String>,
     /// List only tasks of this type [default: all]
@@ -70,7 +70,7 @@ fn newest(at: StoreTime) -> i64 {
 impl ListArgs {
     fn filter(&self) -> Result<Filter> {
         let status = self.status.as_deref().map(Status::parse).transpose()?;
-        let tags = self.tags.iter().map(|text| tag(text)).collect::<Result<_>>()?;
+        let tags = self.tags.iter().map(|text| parse_tag(text)).collect::<Result<_>>()?;
         Ok(Filter { status, task_type: self.task_type.clone(), tags })
     }
 }
@@ -83,12 +83,12 @@ pub(crate) async fn run(queue: &Queue, args: &ListArgs, printer: &Printer) -> an
     let (shown, are_more) = match args.sort {
         Sort::Id => {
             let show = |task: &Task| spinner.suspend(|| rows.print(task));
-            as_stored(queue, filter, args.limit, show, &note, || spinner.inc(1)).await?
+            list_in_store_order(queue, filter, args.limit, show, &note, || spinner.inc(1)).await?
         }
         sort => {
-            let kept = sorted(queue, filter, sort, args.limit, &note, || spinner.inc(1)).await?;
-            spinner.suspend(|| kept.tasks.values().for_each(|task| rows.print(task)));
-            (kept.tasks.len(), kept.are_more)
+            let top = sorted(queue, filter, sort, args.limit, &note, || spinner.inc(1)).await?;
+            spinner.suspend(|| top.tasks.values().for_each(|task| rows.print(task)));
+            (top.tasks.len(), top.are_more)
         }
     };
     spinner.finish_and_clear();
@@ -102,7 +102,7 @@ pub(crate) async fn run(queue: &Queue, args: &ListArgs, printer: &Printer) -> an
 }
 
 /// Shows tasks while they are read. Returns how many were shown, and whether there are more.
-async fn as_stored(
+async fn list_in_store_order(
     queue: &Queue,
     filter: Filter,
     limit: usize,
@@ -128,14 +128,14 @@ async fn as_stored(
 }
 
 /// First tasks of a sort order, up to a limit.
-struct Kept {
+struct TopTasks {
     sort: Sort,
     limit: usize,
     tasks: BTreeMap<(i64, TaskId), Task>,
     are_more: bool,
 }
 
-impl Kept {
+impl TopTasks {
     fn add(&mut self, task: Task) {
         self.tasks.insert((self.sort.rank(&task), task.id), task);
         if self.tasks.len() > self.limit {
@@ -144,14 +144,16 @@ impl Kept {
         }
     }
 
-    /// True if no task that the store stamped at this time or earlier can belong to the kept tasks.
-    fn are_before(&self, stamp: StoreTime) -> bool {
+    /// True if no task whose modification time is this or earlier can belong to the top tasks.
+    fn excludes(&self, modified: StoreTime) -> bool {
         let last = || self.tasks.last_key_value().map(|((rank, _), _)| *rank);
-        self.sort != Sort::Due && self.are_more && last().is_none_or(|last| newest(stamp.plus(SLACK)) > last)
+        self.sort != Sort::Due
+            && self.are_more
+            && last().is_none_or(|last| newest(modified.plus(TIMESTAMP_TOLERANCE)) > last)
     }
 }
 
-/// Reads the tasks, most recently written first. A task was created and updated no later than the store stamped it, so
+/// Reads the tasks, most recently written first. A task was created and updated no later than its modification time, so
 /// reading stops as soon as no other task can belong to the result.
 async fn sorted(
     queue: &Queue,
@@ -160,30 +162,31 @@ async fn sorted(
     limit: usize,
     note: &impl Fn(&str),
     count: impl Fn(),
-) -> Result<Kept> {
-    let listed = last_written(queue, note).await?;
-    let reads = stream::iter(listed).map(|one| async move { (one.modified, queue.read_listed(&one).await) });
+) -> Result<TopTasks> {
+    let (listed, objects) = (most_recently_written(queue, note).await?, queue.objects()?);
+    let reads =
+        stream::iter(listed).map(|one| async move { (one.modified, objects.read_listed(&one).await) });
     let mut reads = std::pin::pin!(reads.buffered(READS_AT_ONCE));
-    let mut kept = Kept { sort, limit, tasks: BTreeMap::new(), are_more: false };
-    while let Some((stamp, read)) = reads.next().await {
-        if kept.are_before(stamp) {
+    let mut top = TopTasks { sort, limit, tasks: BTreeMap::new(), are_more: false };
+    while let Some((modified, read)) = reads.next().await {
+        if top.excludes(modified) {
             break;
         }
         match read {
-            Ok(Some(task)) if filter.fits(&task) => kept.add(task),
+            Ok(Some(task)) if filter.matches(&task) => top.add(task),
             Ok(_) => {}
             Err(error) if error.kind() == Kind::Corrupt => note(&error.to_string()),
             Err(error) => return Err(error),
         }
         count();
     }
-    Ok(kept)
+    Ok(top)
 }
 
 /// Lists the most recently written tasks, newest first.
-async fn last_written(queue: &Queue, note: &impl Fn(&str)) -> Result<Vec<ListedTask>> {
+async fn most_recently_written(queue: &Queue, note: &impl Fn(&str)) -> Result<Vec<ListedTask>> {
     let (mut listed, mut left_out) = (Vec::new(), 0);
-    let mut all = std::pin::pin!(queue.listed());
+    let mut all = std::pin::pin!(queue.objects()?.listed());
     let newest_first = |one: &ListedTask| Reverse(one.modified);
     while let Some(one) = all.try_next().await? {
         listed.push(one);
@@ -197,7 +200,7 @@ async fn last_written(queue: &Queue, note: &impl Fn(&str)) -> Result<Vec<ListedT
     left_out += listed.len().saturating_sub(LISTED_MAX);
     listed.truncate(LISTED_MAX);
     if left_out > 0 {
-        note(&format!("{left_out} least recently changed tasks are left out; --sort id lists all"));
+        note(&format!("{left_out} least recently changed tasks are not listed; list all with --sort id"));
     }
     Ok(listed)
 }

@@ -5,7 +5,7 @@ use futures::future::{Either, select};
 use indicatif::ProgressBar;
 use leasehold_core::{Error, Kind};
 use leasehold_queue::migrate::{MigrationPass, MigrationWait};
-use leasehold_queue::{MigrateOptions, Migrated, MigrationPlan, Progress, Queue};
+use leasehold_queue::{MigrateOptions, Migrated, MigrationPlan, ObjectQueue, Progress};
 use leasehold_worker::Shutdown;
 use leasehold_worker::shutdown::Stage;
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::printer::{Printer, line};
 
 #[derive(Debug, Args)]
-pub(crate) struct Migrate {
+pub(crate) struct MigrateArgs {
     /// New number of hex digits of a shard: 1 (16 shards) to 4 (65,536 shards)
     #[arg(long, value_name = "N", required_unless_present = "abort")]
     to: Option<u8>,
@@ -27,7 +27,7 @@ pub(crate) struct Migrate {
     /// Do not wait 30 minutes to delete leftovers of the old layout; run the same command later to delete them
     #[arg(long)]
     no_wait: bool,
-    /// Seconds to wait until all clients have read the migration; use it only when nothing else uses the queue
+    /// Seconds between announcing the migration and moving the first task; use it only when nothing else uses the queue
     /// [default: 120]
     #[arg(long, value_name = "SECONDS", hide = true)]
     known_secs: Option<f64>,
@@ -37,16 +37,16 @@ pub(crate) struct Migrate {
 }
 
 pub(crate) async fn run(
-    queue: &Queue,
-    args: &Migrate,
+    queue: &ObjectQueue,
+    args: &MigrateArgs,
     printer: &Printer,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
     if let (true, Some(to)) = (args.dry_run, args.to) {
-        return told_plan(&queue.plan_migration(to).await?, printer);
+        return print_plan(&queue.plan_migration(to).await?, printer);
     }
-    let (options, shown) = (options(args)?, Shown::new(printer));
-    let report = |progress| shown.show(progress);
+    let (options, display) = (options(args)?, MigrationDisplay::new(printer));
+    let report = |progress| display.show(progress);
     let migrated = async {
         match args.to {
             Some(to) => queue.migrate(to, &options, &report).await,
@@ -55,20 +55,20 @@ pub(crate) async fn run(
     };
     let stopped = shutdown.reached(Stage::Drain);
     match select(Box::pin(migrated), Box::pin(stopped)).await {
-        Either::Left((migrated, _)) => told(&migrated?, printer),
+        Either::Left((migrated, _)) => print_migrated(&migrated?, printer),
         // Stopping here is like a crash, which a migration survives at any point.
         Either::Right(_) => Err(interrupted().into()),
     }
 }
 
-fn options(args: &Migrate) -> anyhow::Result<MigrateOptions> {
-    let usual = MigrateOptions::default();
-    let or = |name, secs: Option<f64>, usual: Duration| {
-        secs.map_or(Ok(usual), |secs| super::submit::seconds(name, secs))
+fn options(args: &MigrateArgs) -> anyhow::Result<MigrateOptions> {
+    let default = MigrateOptions::default();
+    let secs_or = |name, secs: Option<f64>, default: Duration| {
+        secs.map_or(Ok(default), |secs| super::submit::seconds(name, secs))
     };
     Ok(MigrateOptions {
-        until_known: or("known-secs", args.known_secs, usual.until_known)?,
-        grace: or("grace-secs", args.grace_secs, usual.grace)?,
+        until_known: secs_or("known-secs", args.known_secs, default.until_known)?,
+        grace: secs_or("grace-secs", args.grace_secs, default.grace)?,
         sweeps: !args.no_wait,
     })
 }
@@ -79,7 +79,7 @@ fn interrupted() -> Error {
     Error::new(Kind::Unavailable, message)
 }
 
-fn told_plan(plan: &MigrationPlan, printer: &Printer) -> anyhow::Result<()> {
+fn print_plan(plan: &MigrationPlan, printer: &Printer) -> anyhow::Result<()> {
     if printer.is_json() {
         line(serde_json::to_string(plan)?);
         return Ok(());
@@ -99,7 +99,7 @@ fn told_plan(plan: &MigrationPlan, printer: &Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn told(migrated: &Migrated, printer: &Printer) -> anyhow::Result<()> {
+fn print_migrated(migrated: &Migrated, printer: &Printer) -> anyhow::Result<()> {
     if printer.is_json() {
         line(serde_json::to_string(migrated)?);
         return Ok(());
@@ -116,20 +116,20 @@ fn told(migrated: &Migrated, printer: &Printer) -> anyhow::Result<()> {
 }
 
 /// Progress display of a migration: a bar for each phase on a terminal, else a note.
-struct Shown<'a> {
+struct MigrationDisplay<'a> {
     printer: &'a Printer,
     part: Mutex<Option<(&'static str, ProgressBar)>>,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> MigrationDisplay<'a> {
     fn new(printer: &'a Printer) -> Self {
         Self { printer, part: Mutex::default() }
     }
 
     fn show(&self, progress: Progress) {
         let (what, done, total) = match progress {
-            Progress::Waiting(wait, left) => (waiting(wait), 0, left.as_secs() + 1),
-            Progress::Working(work, done, total) => (working(work), done, total),
+            Progress::Waiting(wait, left) => (wait_text(wait), 0, left.as_secs() + 1),
+            Progress::Working(work, done, total) => (pass_text(work), done, total),
         };
         let mut part = self.part.lock().unwrap_or_else(PoisonError::into_inner);
         if part.as_ref().is_none_or(|(before, _)| *before != what) {
@@ -153,7 +153,7 @@ impl<'a> Shown<'a> {
     }
 }
 
-fn waiting(wait: MigrationWait) -> &'static str {
+fn wait_text(wait: MigrationWait) -> &'static str {
     match wait {
         MigrationWait::Known => "waiting until all clients have read the migration",
         MigrationWait::Landed => "waiting until no write to the old layout can be under way",
@@ -161,7 +161,7 @@ fn waiting(wait: MigrationWait) -> &'static str {
     }
 }
 
-fn working(work: MigrationPass) -> &'static str {
+fn pass_text(work: MigrationPass) -> &'static str {
     match work {
         MigrationPass::Move => "moving tasks",
         MigrationPass::Close => "closing the old layout",

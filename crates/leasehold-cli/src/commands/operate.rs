@@ -4,11 +4,11 @@ use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_core::{Error, Kind, Result, Status, StoreTime, Task, TaskId};
 use leasehold_queue::purge::{Purged, Retention};
-use leasehold_queue::{Filter, Operated, Queue};
+use leasehold_queue::{Filter, Queue, Transition};
 use serde_json::json;
 use std::time::Duration;
 
-use super::get::named;
+use super::get::with_queue_name;
 use super::task_ref::TaskRef;
 use crate::printer::{Printer, line};
 use crate::table::count;
@@ -28,7 +28,7 @@ pub(crate) struct TaskSelector {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Reschedule {
+pub(crate) struct RescheduleArgs {
     /// Task id, or a prefix of at least 4 characters
     id: TaskRef,
     /// New start time, by the store's clock, such as 2026-12-24T18:00:00Z
@@ -38,42 +38,46 @@ pub(crate) struct Reschedule {
 
 pub(crate) async fn cancel(queue: &Queue, which: &TaskSelector, printer: &Printer) -> anyhow::Result<()> {
     let statuses = [Status::Pending, Status::Running];
-    each(queue, which, &statuses, printer, "cancelled", async |id| {
-        queue.cancel(&id).await.map_err(|error| named(queue, &error))
+    apply_to_each(queue, which, &statuses, printer, "cancelled", async |id| {
+        queue.cancel(&id).await.map_err(|error| with_queue_name(queue, &error))
     })
     .await
 }
 
 pub(crate) async fn retry(queue: &Queue, which: &TaskSelector, printer: &Printer) -> anyhow::Result<()> {
     let statuses = [Status::Failed, Status::Cancelled, Status::Expired];
-    each(queue, which, &statuses, printer, "retried", async |id| {
-        queue.retry(&id).await.map_err(|error| named(queue, &error))
+    apply_to_each(queue, which, &statuses, printer, "retried", async |id| {
+        queue.retry(&id).await.map_err(|error| with_queue_name(queue, &error))
     })
     .await
 }
 
-pub(crate) async fn reschedule(queue: &Queue, args: &Reschedule, printer: &Printer) -> anyhow::Result<()> {
+pub(crate) async fn reschedule(
+    queue: &Queue,
+    args: &RescheduleArgs,
+    printer: &Printer,
+) -> anyhow::Result<()> {
     let which = TaskSelector { ids: vec![args.id.clone()], task_type: None };
     let at = args.at;
-    each(queue, &which, &[Status::Pending], printer, "rescheduled", async |id| {
+    apply_to_each(queue, &which, &[Status::Pending], printer, "rescheduled", async |id| {
         queue.reschedule(&id, at).await
     })
     .await
 }
 
 /// Applies an operation to each task and prints its result.
-async fn each(
+async fn apply_to_each(
     queue: &Queue,
     which: &TaskSelector,
     statuses: &[Status],
     printer: &Printer,
     done: &str,
-    act: impl AsyncFn(TaskId) -> Result<Operated>,
+    act: impl AsyncFn(TaskId) -> Result<Transition<Task>>,
 ) -> anyhow::Result<()> {
     let ids = match &which.task_type {
         // All are resolved before any is changed.
         None => stream::iter(&which.ids).then(|id| id.resolve(queue)).try_collect().await?,
-        Some(task_type) => of_type(queue, task_type, statuses, printer).await?,
+        Some(task_type) => find_by_type(queue, task_type, statuses, printer).await?,
     };
     if ids.is_empty() {
         let fitting = statuses.iter().map(|status| status.name()).collect::<Vec<_>>().join(" or ");
@@ -87,33 +91,34 @@ async fn each(
     let mut changed = std::pin::pin!(stream::iter(acts).buffered(AT_ONCE));
     while let Some((id, operated)) = changed.next().await {
         let operated = operated?;
-        refused += u64::from(matches!(operated, Operated::Refused(_)));
+        refused += u64::from(!operated.is_done());
         bar.suspend(|| print(id, &operated, done, printer));
         bar.inc(1);
     }
     bar.finish_and_clear();
     if refused > 0 {
-        let message = format!("not {done}: {refused} of {}", count(ids.len() as u64, "task", "tasks"));
+        let message =
+            format!("{refused} of {} could not be {done}", count(ids.len() as u64, "task", "tasks"));
         return Err(Error::new(Kind::Lost, message).into());
     }
     Ok(())
 }
 
-fn print(id: TaskId, operated: &Operated, done: &str, printer: &Printer) {
+fn print(id: TaskId, operated: &Transition<Task>, done: &str, printer: &Printer) {
     match operated {
-        Operated::Done(task) if printer.is_json() => line(json!({"id": id, "status": task.status()})),
-        Operated::Done(task) if task.status() == Status::Running => {
+        Transition::Done(task) if printer.is_json() => line(json!({"id": id, "status": task.status()})),
+        Transition::Done(task) if task.status() == Status::Running => {
             line(format_args!("{id}: running; its worker stops it at the next renewal"));
         }
-        Operated::Done(_) => line(format_args!("{id}: {done}")),
-        Operated::Refused(rejected) if printer.is_json() => {
+        Transition::Rejected(rejected, _) if printer.is_json() => {
             line(json!({"id": id, "refused": rejected.to_string()}));
         }
-        Operated::Refused(rejected) => printer.note(&format!("{id}: {rejected}")),
+        Transition::Rejected(rejected, _) => printer.note(&format!("{id}: {rejected}")),
+        _ => line(format_args!("{id}: {done}")),
     }
 }
 
-async fn of_type(
+async fn find_by_type(
     queue: &Queue,
     task_type: &str,
     statuses: &[Status],
@@ -140,16 +145,16 @@ async fn of_type(
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Purge {
+pub(crate) struct PurgeArgs {
     /// Minimum number of days since the task became final; tasks younger than a day are always kept
     #[arg(long, value_name = "DAYS", default_value_t = 7.0)]
     older_than_days: f64,
-    /// Purge only tasks with this status; repeatable [default: all final]
+    /// Purge only tasks with this status: completed, failed, cancelled or expired; repeatable [default: all of them]
     #[arg(long, value_name = "STATUS")]
     status: Vec<String>,
 }
 
-pub(crate) async fn purge(queue: &Queue, args: &Purge, printer: &Printer) -> anyhow::Result<()> {
+pub(crate) async fn purge(queue: &Queue, args: &PurgeArgs, printer: &Printer) -> anyhow::Result<()> {
     let older_than: Duration = super::submit::seconds("older-than-days", args.older_than_days * 86_400.0)?;
     let statuses = args.status.iter().map(|text| final_status(text)).collect::<Result<_>>()?;
     let retention = Retention { statuses, older_than };

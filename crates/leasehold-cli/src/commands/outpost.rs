@@ -8,7 +8,7 @@ use leasehold_core::{Error, Kind, Name, Reason, Result, StoreTime, Task, TaskId}
 use leasehold_outpost::{
     OutpostConfig, Recovered, Spool, SpoolDurability, Supervisor, SupervisorOptions, Synced,
 };
-use leasehold_queue::Queue;
+use leasehold_queue::ObjectQueue;
 use leasehold_store::{HostExt, SystemHost};
 use leasehold_worker::{Counts, Shutdown, Worker, WorkerOptions};
 use serde_json::json;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::exec::programs;
-use super::stopping::stoppable;
+use super::stopping::{STOP_HINT, run_with_stop_notes};
 use super::task_ref::TaskRef;
 use super::{submit, worker};
 use crate::durations::duration;
@@ -31,7 +31,7 @@ mod status;
 pub(crate) struct OutpostArgs {
     #[command(subcommand)]
     pub(crate) command: OutpostCommand,
-    /// Queue of the outpost (setting `queue.campaign`)
+    /// Queue of the outpost, required (setting `queue.campaign`)
     #[arg(long, value_name = "CAMPAIGN/QUEUE", global = true)]
     pub(crate) campaign: Option<String>,
     /// Directory of the outposts of this machine (setting `outpost.data`) [default: ~/.local/share/leasehold]
@@ -41,34 +41,40 @@ pub(crate) struct OutpostArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum OutpostCommand {
-    /// Create the folder, and the queue in the bucket if it is reachable
+    /// Create the outpost folder, and the queue in the bucket if it is reachable
     #[command(after_help = "Example:\n  leasehold outpost init --campaign survey/photos --node pi-1")]
     Init(OutpostInitArgs),
-    /// Submit a task to the folder; the next sync sends it to the bucket
-    #[command(after_help = "Example:\n  leasehold outpost submit -t resize -i '{\"file\": \"a.png\"}'")]
-    Submit(submit::SubmitArgs),
-    /// Run tasks with programs, using only the folder
+    /// Submit a task to the outpost folder; the next sync sends it to the bucket
+    #[command(
+        after_help = "Example:\n  leasehold outpost submit -t resize -i '{\"file\": \"a.png\"}'",
+        mut_arg("max_attempts", |arg| arg.help("Maximum number of attempts [default: 5]"))
+    )]
+    Submit(submit::NewTaskArgs),
+    /// Run tasks with programs, using only the outpost folder
     #[command(after_help = "Example:\n  leasehold outpost work --exec 'resize=./resize.sh'")]
-    Work(worker::WorkerArgs),
-    /// Count the tasks of the folder, and the changes not yet sent to the bucket
+    Work(worker::ProgramArgs),
+    /// Count the tasks of the outpost folder, and the changes not yet sent to the bucket
     #[command(after_help = "Example:\n  leasehold outpost status --json")]
     Status,
-    /// Sync the folder with the bucket once
+    /// Sync the outpost folder with the bucket once
     #[command(after_help = "Example:\n  leasehold outpost sync")]
     Sync,
-    /// Sync the folder with the bucket until interrupted
+    /// Sync the outpost folder with the bucket until interrupted
     #[command(after_help = "Example:\n  leasehold outpost run")]
     Run,
     /// Claim tasks in advance, to run them without the bucket
     #[command(after_help = "Example:\n  leasehold outpost checkout 50 --for 12h")]
     Checkout(CheckoutArgs),
-    /// Retry tasks that failed or were cancelled in this folder
-    #[command(after_help = "Example:\n  leasehold outpost requeue 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3")]
-    Requeue(Ids),
+    /// Retry tasks that failed or were cancelled in this outpost folder
+    #[command(
+        visible_alias = "retry",
+        after_help = "Example:\n  leasehold outpost requeue 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3"
+    )]
+    Requeue(TaskIdsArgs),
     /// Cancel tasks
     #[command(after_help = "Example:\n  leasehold outpost cancel 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3")]
-    Cancel(Ids),
-    /// Recover the folder after a crash; every command that opens the folder does this too
+    Cancel(TaskIdsArgs),
+    /// Recover the outpost folder after a crash; every command that opens the folder does this too
     #[command(after_help = "Example:\n  leasehold outpost recover")]
     Recover,
 }
@@ -85,7 +91,7 @@ pub(crate) struct OutpostInitArgs {
     /// light: fsync everything except heartbeats; full: fsync everything
     #[arg(long, value_name = "RULE", default_value = "light")]
     durability: SpoolDurability,
-    /// Let a program finish although another worker has taken over its task
+    /// Let a program finish although another worker has taken over its task [default: stop it]
     #[arg(long)]
     finish: bool,
 }
@@ -98,16 +104,16 @@ pub(crate) struct CheckoutArgs {
     /// Claim only tasks of these shards, separated by commas [default: all]
     #[arg(long, value_name = "SHARDS")]
     shards: Option<String>,
-    /// Time at which the claims expire, such as 2026-12-24T18:00:00Z
+    /// Time at which the claims expire, such as 2026-12-24T18:00:00Z; this or --for is required
     #[arg(long, value_name = "TIME", required_unless_present = "lasting")]
     until: Option<StoreTime>,
-    /// Duration of the claims: seconds, or such as 45m, 12h, 2d
+    /// Duration of the claims: seconds, or such as 45m, 12h, 2d; this or --until is required
     #[arg(long = "for", value_name = "DURATION", value_parser = duration, conflicts_with = "until")]
     lasting: Option<Duration>,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Ids {
+pub(crate) struct TaskIdsArgs {
     /// Task ids, or prefixes of at least 4 characters
     #[arg(value_name = "ID", required = true)]
     ids: Vec<TaskRef>,
@@ -131,14 +137,14 @@ pub(crate) async fn run(
         OutpostCommand::Status => status::run(&spool, printer)?,
         OutpostCommand::Sync => {
             let synced = supervisor(&spool, &settings).sync().await?;
-            say(&synced, printer);
+            print_synced(&synced, printer);
         }
         OutpostCommand::Run => {
             let of = spool.campaign();
             let bucket = without_user(&settings.queue.store);
             printer.note(&format!("supervisor of {of} on {bucket}; Ctrl-C stops it"));
             let synced = supervisor(&spool, &settings).run(shutdown).await?;
-            say(&synced, printer);
+            print_synced(&synced, printer);
         }
         OutpostCommand::Checkout(args) => checkout(&spool, &args, &settings, printer).await?,
         OutpostCommand::Requeue(args) => requeue(&spool, &args.ids, printer)?,
@@ -150,7 +156,7 @@ pub(crate) async fn run(
             } else {
                 let Recovered { finished, unreadable, swept } = recovered;
                 line(format_args!(
-                    "{finished} changes finished, {unreadable} tasks unreadable, {swept} files deleted"
+                    "{finished} changes finished, {unreadable} tasks corrupt, {swept} files deleted"
                 ));
             }
         }
@@ -160,11 +166,11 @@ pub(crate) async fn run(
 
 /// Opens the outpost of the settings.
 pub(crate) fn open(settings: &Settings) -> Result<Spool> {
-    let (data, of) = place(settings)?;
+    let (data, of) = location(settings)?;
     Spool::open(&data, &of, Arc::new(SystemHost))
 }
 
-fn place(settings: &Settings) -> Result<(PathBuf, leasehold_core::outpost::Campaign)> {
+fn location(settings: &Settings) -> Result<(PathBuf, leasehold_core::outpost::Campaign)> {
     let of = settings.queue.campaign.clone();
     let of =
         of.ok_or_else(|| Error::invalid("outpost has no queue; set queue.campaign, like `survey/photos`"))?;
@@ -174,21 +180,21 @@ fn place(settings: &Settings) -> Result<(PathBuf, leasehold_core::outpost::Campa
 }
 
 async fn init(args: &OutpostInitArgs, settings: &Settings, printer: &Printer) -> anyhow::Result<()> {
-    let (data, of) = place(settings)?;
+    let (data, of) = location(settings)?;
     // Without --node, an existing outpost keeps its node id.
-    let there = match Spool::open(&data, &of, Arc::new(SystemHost)) {
-        Err(error) if error.matter() == Some(Reason::Missing) => None,
-        there => Some(there?.config().node_id.to_string()),
+    let existing = match Spool::open(&data, &of, Arc::new(SystemHost)) {
+        Err(error) if error.reason() == Some(Reason::Missing) => None,
+        existing => Some(existing?.config().node_id.to_string()),
     };
     let random = || format!("node-{:08x}", SystemHost.random_bits() & 0xffff_ffff);
-    let node_id = Name::checked("node", &args.node.clone().or(there).unwrap_or_else(random))?;
+    let node_id = Name::checked("node", &args.node.clone().or(existing).unwrap_or_else(random))?;
     let config = OutpostConfig {
         consistency: args.consistency,
         durability: args.durability,
-        finishes: args.finish,
+        finish_after_takeover: args.finish,
         ..OutpostConfig::new(node_id)
     };
-    let is_reached = reach(settings).await?;
+    let is_reached = create_remote_queue(settings).await?;
     let spool = Spool::create(&data, &of, config, Arc::new(SystemHost))?;
     let config = spool.config();
     if printer.is_json() {
@@ -208,9 +214,9 @@ async fn init(args: &OutpostInitArgs, settings: &Settings, printer: &Printer) ->
 }
 
 /// Creates the queue in the bucket. Returns false if the bucket is unreachable.
-async fn reach(settings: &Settings) -> Result<bool> {
-    let client = super::client(&settings.queue)?.with_patience(Duration::from_secs(3));
-    match Queue::with_config(client, super::config(&settings.queue, "cli")).await {
+async fn create_remote_queue(settings: &Settings) -> Result<bool> {
+    let client = super::client(&settings.queue)?.with_timeout(Duration::from_secs(3));
+    match ObjectQueue::with_config(client, super::config(&settings.queue, "cli")).await {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == Kind::Unavailable => Ok(false),
         Err(error) => Err(error),
@@ -218,8 +224,8 @@ async fn reach(settings: &Settings) -> Result<bool> {
 }
 
 /// Submits one task to the folder.
-pub(crate) fn submit(spool: &Spool, args: &submit::SubmitArgs, printer: &Printer) -> anyhow::Result<()> {
-    let id = spool.submit(submit::order_here(args)?)?;
+pub(crate) fn submit(spool: &Spool, args: &submit::NewTaskArgs, printer: &Printer) -> anyhow::Result<()> {
+    let id = spool.submit(submit::outpost_task(args)?)?;
     if printer.is_json() {
         line(json!({"id": id}));
     } else {
@@ -231,30 +237,30 @@ pub(crate) fn submit(spool: &Spool, args: &submit::SubmitArgs, printer: &Printer
 /// Runs a worker with the programs of `--exec` on the tasks of the folder.
 pub(crate) async fn work(
     spool: &Spool,
-    args: &worker::WorkerArgs,
+    args: &worker::ProgramArgs,
     settings: &Settings,
     printer: &Printer,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let random = || format!("w-{:08x}", SystemHost.random_bits() & 0xffff_ffff);
     let name = settings.worker.id.as_ref().map_or_else(random, ToString::to_string);
-    let mut worker = Worker::at(Arc::new(spool.clone()), Arc::new(SystemHost), &name)?;
+    let mut worker = Worker::from_source(Arc::new(spool.clone()), Arc::new(SystemHost), &name)?;
     for (task_type, program) in programs(&args.exec, &settings.worker, printer)? {
         worker = worker.handle(&task_type, move |context, input| program.clone().run(context, input))?;
     }
-    let options = WorkerOptions { until_empty: args.is_drain(), ..worker::options(&settings.worker) };
-    printer.note(&format!("worker {name} on {}; Ctrl-C drains", spool.root().display()));
+    let options = WorkerOptions { until_empty: args.drain, ..worker::options(&settings.worker) };
+    printer.note(&format!("worker {name} on {}; {STOP_HINT}", spool.root().display()));
     let worker = worker.options(options);
     let monitor = worker.monitor();
     let running = worker.run(shutdown.clone()).boxed();
-    let counts = stoppable(running, &monitor, settings.worker.drain, &shutdown, printer).await?;
+    let counts = run_with_stop_notes(running, &monitor, settings.worker.drain, &shutdown, printer).await?;
     if printer.is_json() {
         line(json!({"worker": name, "counts": counts}));
         return Ok(());
     }
     let Counts { completed, failed, cancelled, put_back, lost, .. } = counts;
     line(format_args!(
-        "{completed} completed, {failed} failed, {cancelled} cancelled, {put_back} requeued, {lost} lost"
+        "{completed} completed, {failed} failed, {cancelled} cancelled, {put_back} pending again, {lost} claims lost"
     ));
     Ok(())
 }
@@ -270,14 +276,14 @@ fn supervisor(spool: &Spool, settings: &Arc<Settings>) -> Supervisor {
         let settings = settings.clone();
         async move {
             let client = super::client(&settings.queue)?;
-            Queue::with_config(client, super::config(&settings.queue, "outpost")).await
+            ObjectQueue::with_config(client, super::config(&settings.queue, "outpost")).await
         }
         .boxed()
     });
     Supervisor::new(spool.clone(), connect, options)
 }
 
-fn say(synced: &Synced, printer: &Printer) {
+fn print_synced(synced: &Synced, printer: &Printer) {
     if printer.is_json() {
         return line(serde_json::to_value(synced).unwrap_or_default());
     }
@@ -311,20 +317,20 @@ async fn checkout(
 }
 
 /// Resolves task ids. All are resolved before any task is changed.
-fn resolved(spool: &Spool, ids: &[TaskRef]) -> Result<Vec<TaskId>> {
-    ids.iter().map(|id| id.resolve_here(spool)).collect()
+fn resolve_ids(spool: &Spool, ids: &[TaskRef]) -> Result<Vec<TaskId>> {
+    ids.iter().map(|id| id.resolve_in_spool(spool)).collect()
 }
 
 pub(crate) fn requeue(spool: &Spool, ids: &[TaskRef], printer: &Printer) -> anyhow::Result<()> {
-    for id in resolved(spool, ids)? {
+    for id in resolve_ids(spool, ids)? {
         let task = spool.requeue(&id)?;
-        told(&task, "retried", printer);
+        print_task(&task, "retried", printer);
     }
     Ok(())
 }
 
 pub(crate) fn cancel(spool: &Spool, ids: &[TaskRef], printer: &Printer) -> anyhow::Result<()> {
-    for id in resolved(spool, ids)? {
+    for id in resolve_ids(spool, ids)? {
         spool.cancel(&id)?;
         if printer.is_json() {
             line(json!({"id": id, "cancelled": true}));
@@ -335,7 +341,7 @@ pub(crate) fn cancel(spool: &Spool, ids: &[TaskRef], printer: &Printer) -> anyho
     Ok(())
 }
 
-fn told(task: &Task, what: &str, printer: &Printer) {
+fn print_task(task: &Task, what: &str, printer: &Printer) {
     if printer.is_json() {
         submit::json_line(task);
     } else {
@@ -345,10 +351,10 @@ fn told(task: &Task, what: &str, printer: &Printer) {
 
 /// Shows a task of the folder.
 pub(crate) fn get(spool: &Spool, id: &TaskRef, printer: &Printer) -> anyhow::Result<()> {
-    let id = id.resolve_here(spool)?;
+    let id = id.resolve_in_spool(spool)?;
     let found = spool.get(&id)?.ok_or_else(|| {
         let message = format!("no task {id} in {}; the bucket may have it", spool.root().display());
-        Error::invalid(message).about(Reason::Missing)
+        Error::invalid(message).with_reason(Reason::Missing)
     })?;
     super::get::print(&found.task, printer);
     Ok(())

@@ -7,7 +7,7 @@ use leasehold_pieces::manifest::ManifestRecord;
 use leasehold_pieces::prune;
 use leasehold_queue::check::{Checked, CorruptObject, Healing, Remedy};
 use leasehold_queue::inspect::READS_AT_ONCE;
-use leasehold_queue::{ListedTask, Queue};
+use leasehold_queue::{ListedTask, ObjectQueue, Queue};
 use leasehold_store::Purpose;
 use serde::Serialize;
 use serde_json::json;
@@ -29,10 +29,10 @@ pub(crate) struct InitArgs {
     pub(crate) restore: bool,
 }
 
-pub(crate) fn init(queue: &Queue, printer: &Printer) -> anyhow::Result<()> {
-    let agreement = queue.agreement();
+pub(crate) fn init(queue: &ObjectQueue, printer: &Printer) -> anyhow::Result<()> {
+    let meta = queue.meta();
     if printer.is_json() {
-        line(serde_json::to_string(agreement)?);
+        line(serde_json::to_string(meta)?);
     } else {
         let shards = queue.shard_len().count();
         line(format_args!("queue with {shards} shards in {}", queue.client().describe()));
@@ -99,7 +99,8 @@ impl Census {
 
 pub(crate) async fn stats(queue: &Queue, args: &StatsArgs, printer: &Printer) -> anyhow::Result<()> {
     let spinner = printer.spinner("counting tasks");
-    let mut listed = std::pin::pin!(queue.listed());
+    let objects = queue.objects()?;
+    let mut listed = std::pin::pin!(objects.listed());
     let first: Vec<ListedTask> = listed.as_mut().take(READ_MAX + 1).try_collect().await?;
     if first.len() > READ_MAX && !args.all {
         let stats = queue.stats().await?;
@@ -120,13 +121,13 @@ pub(crate) async fn stats(queue: &Queue, args: &StatsArgs, printer: &Printer) ->
         return Ok(());
     }
     let reads = stream::iter(first).map(Ok).chain(listed);
-    let reads = reads.map(|one| async move { queue.read_listed(&one?).await });
+    let reads = reads.map(|one| async move { objects.read_listed(&one?).await });
     let mut reads = std::pin::pin!(reads.buffered(READS_AT_ONCE));
-    let mut census = Census::default();
+    let (mut census, shard_len) = (Census::default(), objects.shard_len());
     while let Some(read) = reads.next().await {
         spinner.inc(1);
         match read {
-            Ok(Some(task)) => census.count(&task, queue.shard_len(), queue.now()?),
+            Ok(Some(task)) => census.count(&task, shard_len, queue.now()?),
             Ok(None) => {}
             Err(error) if error.kind() == Kind::Corrupt => census.corrupt += 1,
             Err(error) => return Err(error.into()),
@@ -220,7 +221,7 @@ pub(crate) async fn check(queue: &Queue, args: &CheckArgs, printer: &Printer) ->
 /// Checks the objects of the queue, and the manifests of artifacts, which the queue crate cannot read.
 async fn check_all(queue: &Queue, repair: bool) -> Result<Checked> {
     let mut checked = queue.check(repair).await?;
-    for (artifact, listed) in prune::list(queue.client(), Purpose::Admin).await? {
+    for (artifact, listed) in prune::list(queue.client()?, Purpose::Admin).await? {
         checked.corrupt.extend(check_artifact(queue, &artifact, listed).await?);
     }
     Ok(checked)
@@ -235,7 +236,7 @@ async fn check_artifact(
     if listed.manifest.is_none() {
         let key = keys::artifact_data(artifact);
         let is_over =
-            |(at, _): (StoreTime, u64)| queue.now().map(|now| now.is_past(at.plus(prune::UNFINISHED)));
+            |(at, _): (StoreTime, u64)| queue.now().map(|now| now.is_past(at.plus(prune::UPLOAD_TIME_MAX)));
         if listed.data.map(is_over).transpose()? != Some(true) {
             return Ok(None);
         }
@@ -243,7 +244,7 @@ async fn check_artifact(
         return corrupt(key, reason, Remedy::Prune);
     }
     let key = keys::manifest(artifact);
-    let object = match queue.client().get(Purpose::Admin, &key).await {
+    let object = match queue.client()?.get(Purpose::Admin, &key).await {
         Err(error) if error.kind() == Kind::Corrupt => {
             return corrupt(key, error.to_string(), Remedy::StoreTools);
         }
@@ -255,7 +256,7 @@ async fn check_artifact(
     }
 }
 
-/// Error message of a check; none if every object is consistent, heals by itself, or was repaired.
+/// Error message of a check; none if every object is consistent, transient, or was repaired.
 fn verdict(checked: &Checked) -> Option<String> {
     let (repairable, decisions) = (checked.repairable() - checked.repaired, checked.corrupt.len() as u64);
     let repair = format!("run again with --repair to repair {repairable}");
@@ -275,16 +276,16 @@ fn print_checked(checked: &Checked, now: StoreTime, printer: &Printer) {
     line(format_args!("{tasks}, {entries}, {}", count(checked.others, "other object", "other objects")));
     let rows: Vec<_> = healing_rows(checked, now)
         .chain(repair_rows(checked))
-        .chain(checked.corrupt.iter().map(person_row))
+        .chain(checked.corrupt.iter().map(corrupt_row))
         .collect();
     if rows.is_empty() {
         return line(printer.paint(Style::Good, "no inconsistencies"));
     }
     TextTable::default().left("CLASS", 0).left("OBJECT", 0).left("ACTION", 0).rows(&rows, printer);
     if let Some(last) = checked.healing.iter().map(|healing| healing.by).max() {
-        let objects = count(checked.healing.len() as u64, "object heals", "objects heal");
+        let objects = count(checked.healing.len() as u64, "transient object is", "transient objects are");
         let by = moment(last, now);
-        line(format_args!("{objects} without any action by {by}, if a worker or `leasehold monitor` runs"));
+        line(format_args!("{objects} removed or replaced by {by}, if a worker or `leasehold monitor` runs"));
     }
     if checked.repaired > 0 {
         line(format_args!("{} repaired", checked.repaired));
@@ -293,8 +294,8 @@ fn print_checked(checked: &Checked, now: StoreTime, printer: &Printer) {
 
 fn healing_rows(checked: &Checked, now: StoreTime) -> impl Iterator<Item = Vec<Cell>> {
     checked.healing.iter().map(move |Healing { key, by, reason }| {
-        let todo = format!("none: heals by {}", moment(*by, now));
-        vec![Cell::from("heals"), format!("{key}: {reason}").into(), todo.into()]
+        let todo = format!("none: workers remove or replace it by {}", moment(*by, now));
+        vec![Cell::from("transient"), format!("{key}: {reason}").into(), todo.into()]
     })
 }
 
@@ -305,11 +306,11 @@ fn repair_rows(checked: &Checked) -> impl Iterator<Item = Vec<Cell>> {
     };
     let uncovered = checked.uncovered.iter().map(move |key| row(key, "task without an index entry"));
     let dangling = checked.dangling.iter().map(move |key| row(key, "dangling index entry"));
-    let leftover = checked.leftover.iter().map(move |key| row(key, "left over from a probe"));
+    let leftover = checked.leftover.iter().map(move |key| row(key, "temporary object of a killed probe"));
     uncovered.chain(dangling).chain(leftover)
 }
 
-fn person_row(corrupt: &CorruptObject) -> Vec<Cell> {
+fn corrupt_row(corrupt: &CorruptObject) -> Vec<Cell> {
     let CorruptObject { key, reason, remedy } = corrupt;
     let todo = match remedy {
         Remedy::Quarantine => format!("leasehold quarantine {key}"),

@@ -22,8 +22,8 @@ pub(crate) fn cache(settings: &PiecesSettings) -> Result<Cache> {
 pub(crate) fn artifacts(client: &Client, settings: &PiecesSettings) -> Result<ArtifactStore> {
     let fetching = FetchOptions { bytes_per_sec: settings.download_bytes_per_sec, ..FetchOptions::default() };
     let artifacts = ArtifactStore::new(client.clone(), cache(settings)?)
-        .fetching(fetching)
-        .publishing(PublishOptions { keep: settings.keep, ..PublishOptions::default() });
+        .with_fetch_options(fetching)
+        .with_publish_options(PublishOptions { keep: settings.keep, ..PublishOptions::default() });
     Ok(if settings.peers {
         // The cache knows the peer id under which this machine serves it, if it does.
         artifacts.with_peers(Peers::new(client.clone(), settings.secret.clone(), None))
@@ -33,9 +33,9 @@ pub(crate) fn artifacts(client: &Client, settings: &PiecesSettings) -> Result<Ar
 }
 
 /// Lets a worker fetch and publish artifacts, if there is a directory for the cache.
-pub(crate) fn carry(worker: Worker, client: &Client, settings: &PiecesSettings) -> Result<Worker> {
+pub(crate) fn with_artifacts(worker: Worker, client: &Client, settings: &PiecesSettings) -> Result<Worker> {
     if settings.cache.is_none() {
         return Ok(worker);
     }
-    Ok(worker.carrier(Arc::new(artifacts(client, settings)?)))
+    Ok(worker.artifact_io(Arc::new(artifacts(client, settings)?)))
 }

@@ -4,14 +4,14 @@ use clap::Args;
 use leasehold_core::{Error, Result, keys};
 use leasehold_pieces::manifest::ManifestRecord;
 use leasehold_queue::quarantine::QuarantineOutcome;
-use leasehold_queue::{Keep, Quarantined, Queue};
+use leasehold_queue::{Keep, ObjectQueue, Quarantined};
 use leasehold_store::Purpose;
 use serde_json::json;
 
 use crate::printer::{Printer, line};
 
 #[derive(Debug, Args)]
-pub(crate) struct Quarantine {
+pub(crate) struct QuarantineArgs {
     /// Keys of corrupt objects, as `leasehold check` prints them
     #[arg(value_name = "KEY", required = true)]
     keys: Vec<String>,
@@ -20,7 +20,7 @@ pub(crate) struct Quarantine {
     delete: bool,
 }
 
-pub(crate) async fn run(queue: &Queue, args: &Quarantine, printer: &Printer) -> anyhow::Result<()> {
+pub(crate) async fn run(queue: &ObjectQueue, args: &QuarantineArgs, printer: &Printer) -> anyhow::Result<()> {
     let keep = if args.delete { Keep::Nothing } else { Keep::Copy };
     for key in &args.keys {
         let quarantined = match quarantine_manifest(queue, key, keep).await? {
@@ -53,7 +53,7 @@ fn print(quarantined: &Quarantined) {
 
 /// Marks an artifact whose manifest is corrupt for removal, as a prune does. Returns `None` if this is not the key of a
 /// manifest. The file can be published again once no delete of its data can be under way.
-async fn quarantine_manifest(queue: &Queue, key: &str, keep: Keep) -> Result<Option<Quarantined>> {
+async fn quarantine_manifest(queue: &ObjectQueue, key: &str, keep: Keep) -> Result<Option<Quarantined>> {
     let Some(artifact) = keys::parse_manifest(key) else { return Ok(None) };
     let client = queue.client();
     let found = client.get(Purpose::Admin, key).await?;

@@ -1,7 +1,7 @@
 //! `leasehold shards`: shows which worker holds which shards, as a map, as counts and as a table.
 
 use leasehold_core::{ShardRange, WorkerId};
-use leasehold_queue::{LeaseState, Queue, SeenLease};
+use leasehold_queue::{LeaseInfo, LeaseState, ObjectQueue};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +10,13 @@ use crate::table::{Cell, TextTable, count, moment};
 
 /// Number of groups in a row of the map, and in a block without spaces.
 const MAP_COLUMNS: usize = 16;
-const MAP_CLOSE: usize = 4;
+const MAP_BLOCK: usize = 4;
 /// Marks on the map, one for each worker that can hold a group: there are at most 64.
 const MARKS: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@&";
 
-type Group = (ShardRange, SeenLease);
+type Group = (ShardRange, LeaseInfo);
 
-pub(crate) async fn run(queue: &Queue, printer: &Printer) -> anyhow::Result<()> {
+pub(crate) async fn run(queue: &ObjectQueue, printer: &Printer) -> anyhow::Result<()> {
     let groups = queue.shard_leases().await?;
     if printer.is_json() {
         for group in &groups {
@@ -71,7 +71,7 @@ impl Marks {
         Self(workers.into_iter().enumerate().map(|(number, worker)| (worker, number)).collect())
     }
 
-    fn of(&self, seen: &SeenLease) -> Cell {
+    fn of(&self, seen: &LeaseInfo) -> Cell {
         match (seen.state, seen.holder().and_then(|worker| self.0.get(worker))) {
             (LeaseState::Held, Some(number)) => Self::numbered(*number),
             (LeaseState::Expired, _) => Cell::new(Style::Bad, "!"),
@@ -87,20 +87,20 @@ impl Marks {
 
 fn print_map(groups: &[Group], marks: &Marks, printer: &Printer) {
     for row in groups.chunks(MAP_COLUMNS) {
-        let close = row
-            .chunks(MAP_CLOSE)
-            .map(|close| close.iter().map(|(_, seen)| marks.of(seen).painted(printer)).collect::<String>());
+        let blocks = row
+            .chunks(MAP_BLOCK)
+            .map(|block| block.iter().map(|(_, seen)| marks.of(seen).painted(printer)).collect::<String>());
         let first = row.first().map_or(String::new(), |(group, _)| group.first.to_string());
         line(format_args!(
             "{}  {}",
             printer.paint(Style::Strong, &first),
-            close.collect::<Vec<_>>().join(" ")
+            blocks.collect::<Vec<_>>().join(" ")
         ));
     }
 }
 
 fn print_legend(groups: &[Group], marks: &Marks, printer: &Printer) {
-    let row = |mark: Cell, name: &str, has: &dyn Fn(&SeenLease) -> bool| {
+    let row = |mark: Cell, name: &str, has: &dyn Fn(&LeaseInfo) -> bool| {
         let those = groups.iter().filter(|(_, seen)| has(seen));
         let shards: usize = those.clone().map(|(group, _)| group.count()).sum();
         vec![mark, name.into(), those.count().into(), shards.into()]
@@ -109,7 +109,7 @@ fn print_legend(groups: &[Group], marks: &Marks, printer: &Printer) {
         .0
         .iter()
         .map(|(worker, number)| {
-            let is_held = |seen: &SeenLease| seen.state == LeaseState::Held && seen.holder() == Some(worker);
+            let is_held = |seen: &LeaseInfo| seen.state == LeaseState::Held && seen.holder() == Some(worker);
             row(Marks::numbered(*number), worker.as_str(), &is_held)
         })
         .collect();
@@ -133,7 +133,7 @@ fn print_legend(groups: &[Group], marks: &Marks, printer: &Printer) {
         .rows(&rows, printer);
 }
 
-fn print_groups(queue: &Queue, groups: &[Group], printer: &Printer) -> anyhow::Result<()> {
+fn print_groups(queue: &ObjectQueue, groups: &[Group], printer: &Printer) -> anyhow::Result<()> {
     let now = queue.now()?.earliest;
     let rows: Vec<_> = groups
         .iter()
@@ -142,7 +142,7 @@ fn print_groups(queue: &Queue, groups: &[Group], printer: &Printer) -> anyhow::R
             let until = seen.holder().and(lease).map(|lease| moment(lease.expires_at, now));
             vec![
                 group.into(),
-                state(seen.state, seen.state.name()),
+                state_cell(seen.state, seen.state.name()),
                 seen.holder().map_or("-".into(), Cell::from),
                 lease.map_or("-".into(), |lease| lease.epoch.into()),
                 until.map_or("-".into(), Cell::from),
@@ -155,7 +155,7 @@ fn print_groups(queue: &Queue, groups: &[Group], printer: &Printer) -> anyhow::R
 }
 
 /// State of a lease in its colour.
-pub(super) fn state(state: LeaseState, word: &str) -> Cell {
+pub(super) fn state_cell(state: LeaseState, word: &str) -> Cell {
     let style = match state {
         LeaseState::Free => Style::Plain,
         LeaseState::Held => Style::Good,
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_worker_has_a_mark_of_its_own_that_means_nothing_else() {
+    fn every_worker_has_a_unique_mark() {
         let marks: BTreeSet<_> = MARKS.iter().collect();
         assert_eq!(marks.len(), leasehold_core::shard::GROUPS_MAX);
         assert!(b".!?".iter().all(|mark| !marks.contains(mark)));

@@ -12,21 +12,21 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-use super::artifact::published;
+use super::artifact::publish_file;
 use crate::durations::{duration, whole_secs};
 use crate::printer::{Printer, line};
 use crate::settings::typed::PiecesSettings;
 
+/// Options of a new task, which work on a bucket and on an outpost.
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
-pub(crate) struct SubmitArgs {
+pub(crate) struct NewTaskArgs {
     /// Task type, which selects the handler
     #[arg(short = 't', long = "type", value_name = "TYPE")]
     task_type: String,
     /// Input: JSON, `@file` or `-` for standard input
     #[arg(short, long, value_name = "JSON", default_value = "null")]
     input: String,
-    /// Delay before the task can start: seconds, or such as 5m, 12h, 3d [default: 0]
+    /// Delay before the task can start: seconds, or such as 5m, 12h, 3d [default: 0s]
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "at")]
     delay: Option<Duration>,
     /// Earliest start, by the store's clock, such as 2026-12-24T18:00:00Z [default: now]
@@ -35,9 +35,6 @@ pub(crate) struct SubmitArgs {
     /// Idempotency key: submit only one task with this key [default: none]
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// With --key: retry the existing task if it has failed or expired
-    #[arg(long, requires = "key")]
-    key_retry_failed: bool,
     /// Maximum number of attempts [default: 4]
     #[arg(long, value_name = "N")]
     max_attempts: Option<u32>,
@@ -56,6 +53,16 @@ pub(crate) struct SubmitArgs {
     /// Input file: name for the handler, and hash of an artifact; repeatable
     #[arg(long = "artifact", value_name = "NAME=HASH")]
     artifacts: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
+pub(crate) struct SubmitArgs {
+    #[command(flatten)]
+    task: NewTaskArgs,
+    /// With --key: retry the existing task if it has failed or expired
+    #[arg(long, requires = "key")]
+    key_retry_failed: bool,
     /// Input file: name for the handler, and path of a local file to publish first; repeatable
     #[arg(long = "file", value_name = "NAME=PATH")]
     files: Vec<String>,
@@ -76,23 +83,23 @@ pub(crate) async fn run(
     settings: &PiecesSettings,
     printer: &Printer,
 ) -> anyhow::Result<()> {
-    let key = args.key.clone();
-    let mut order = order(args)?;
-    publish_files(queue, &mut order.artifacts, args, settings, printer).await?;
-    let submit = queue.submit_task(order);
+    let key = args.task.key.clone();
+    let mut task = new_task(&args.task)?;
+    publish_files(queue, &mut task.artifacts, args, settings, printer).await?;
+    let submit = queue.submit_task(task);
     let submitted = match key {
         Some(key) => submit.key(UniqueKey { retry_failed: args.key_retry_failed, ..key.into() }).await?,
         None => submit.await?,
     };
     if !printer.is_json() {
-        tell_existing(&submitted, args, printer);
+        note_existing(&submitted, args, printer);
     }
     if args.wait {
-        let task = super::get::finished(queue, &submitted.id, None, printer).await?;
-        return super::get::conclude(&task, args.output, printer);
+        let task = super::get::wait_until_final(queue, &submitted.id, None, printer).await?;
+        return super::get::print_result(&task, args.output, printer);
     }
     if printer.is_json() {
-        line(receipt(&submitted));
+        line(submitted_json(&submitted));
     } else {
         line(submitted.id);
     }
@@ -100,61 +107,76 @@ pub(crate) async fn run(
 }
 
 /// Prints a note if the key already belongs to a task, with the status of that task.
-fn tell_existing(submitted: &Submitted, args: &SubmitArgs, printer: &Printer) {
-    let (Some(status), Some(key)) = (submitted.existing, &args.key) else { return };
+fn note_existing(submitted: &Submitted, args: &SubmitArgs, printer: &Printer) {
+    let (Some(status), Some(key)) = (submitted.existing, &args.task.key) else { return };
+    if submitted.is_retried {
+        return printer.note(&format!("the task with key `{key}` had status {status}, and is retried"));
+    }
     let advice = match status {
-        _ if submitted.is_retried => ", retried",
-        Status::Failed | Status::Expired if !args.key_retry_failed => "; --key-retry-failed retries it",
-        Status::Cancelled => "; `leasehold retry` retries it",
+        Status::Failed | Status::Expired if !args.key_retry_failed => "; add --key-retry-failed to retry it",
+        Status::Cancelled => "; retry it with `leasehold retry`",
         _ => "",
     };
-    printer.note(&format!("key `{key}` belongs to this task, existing: {status}{advice}"));
+    printer.note(&format!("a task with key `{key}` exists, with status {status}{advice}"));
 }
 
 /// Result of a submit as JSON.
-pub(super) fn receipt(submitted: &Submitted) -> Value {
+pub(super) fn submitted_json(submitted: &Submitted) -> Value {
     let Submitted { id, is_new, existing, is_retried } = submitted;
     json!({"id": id, "is_new": is_new, "existing": existing, "is_retried": is_retried})
 }
 
-/// Task for an outpost. Refuses options that need the bucket.
-pub(crate) fn order_here(args: &SubmitArgs) -> Result<NewTask> {
-    for (is_given, flag) in [
-        (args.wait, "--wait"),
-        (args.direct, "--direct"),
-        (!args.files.is_empty(), "--file"),
-        (args.key_retry_failed, "--key-retry-failed"),
-    ] {
-        if is_given {
-            return Err(Error::invalid(format!("{flag} needs the bucket; it cannot be used on an outpost")));
-        }
+impl SubmitArgs {
+    /// Options that also work on an outpost. Refuses the others.
+    pub(crate) fn for_outpost(&self) -> Result<&NewTaskArgs> {
+        refuse_on_outpost(&[
+            (self.wait, "--wait"),
+            (self.direct, "--direct"),
+            (!self.files.is_empty(), "--file"),
+            (self.key_retry_failed, "--key-retry-failed"),
+        ])?;
+        Ok(&self.task)
     }
-    let mut order = order(args)?;
-    order.idempotency_key.clone_from(&args.key);
-    Ok(order)
 }
 
-fn order(args: &SubmitArgs) -> Result<NewTask> {
-    let mut order = NewTask::new(&args.task_type, parse_input(&args.input)?)?;
-    order.start = match (args.delay, args.at) {
+/// Refuses options that have no effect on an outpost, if they are given.
+pub(super) fn refuse_on_outpost(options: &[(bool, &str)]) -> Result<()> {
+    match options.iter().find(|(is_given, _)| *is_given) {
+        Some((_, flag)) => {
+            Err(Error::invalid(format!("{flag} needs the bucket; it cannot be used on an outpost")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Task for an outpost, where the idempotency key is part of the task.
+pub(crate) fn outpost_task(args: &NewTaskArgs) -> Result<NewTask> {
+    let mut task = new_task(args)?;
+    task.idempotency_key.clone_from(&args.key);
+    Ok(task)
+}
+
+fn new_task(args: &NewTaskArgs) -> Result<NewTask> {
+    let mut task = NewTask::new(&args.task_type, parse_input(&args.input)?)?;
+    task.start = match (args.delay, args.at) {
         (Some(delay), _) => Start::After(delay),
         (None, Some(at)) => Start::At(at),
         (None, None) => Start::Now,
     };
-    order.max_attempts = args.max_attempts.unwrap_or(order.max_attempts);
-    order.timeout_secs = args.timeout.map(whole_secs);
-    order.expires_in = args.expires;
-    order.priority = args.priority.map(Priority::new).transpose()?.unwrap_or_default();
-    order.tags = args.tags.iter().map(|text| tag(text)).collect::<Result<_>>()?;
+    task.max_attempts = args.max_attempts;
+    task.timeout_secs = args.timeout.map(whole_secs);
+    task.expires_in = args.expires;
+    task.priority = args.priority.map(Priority::new).transpose()?.unwrap_or_default();
+    task.tags = args.tags.iter().map(|text| parse_tag(text)).collect::<Result<_>>()?;
     for text in &args.artifacts {
-        let (name, hash) = named("artifact", text)?;
-        if let Some(other) = order.artifacts.insert(name, hash.parse()?) {
+        let (name, hash) = parse_named("artifact", text)?;
+        if let Some(other) = task.artifacts.insert(name, hash.parse()?) {
             return Err(Error::invalid(format!(
                 "artifact `{text}` has the same name as {other}; choose another name"
             )));
         }
     }
-    Ok(order)
+    Ok(task)
 }
 
 /// Publishes the local files. Comes after all checks of the arguments, so that a mistake uploads nothing.
@@ -165,21 +187,21 @@ async fn publish_files(
     settings: &PiecesSettings,
     printer: &Printer,
 ) -> Result<()> {
-    let files = args.files.iter().map(|text| named("file", text)).collect::<Result<Vec<_>>>()?;
+    let files = args.files.iter().map(|text| parse_named("file", text)).collect::<Result<Vec<_>>>()?;
     let names: BTreeSet<_> = files.iter().map(|(name, _)| name).chain(artifacts.keys()).collect();
     if names.len() < files.len() + artifacts.len() {
         return Err(Error::invalid("two files of the task have the same name; choose different names"));
     }
     let options = PublishOptions { keep: settings.keep, ..PublishOptions::default() };
     for (name, path) in files {
-        let published = published(queue.client(), Path::new(path), &options, printer).await?;
+        let published = publish_file(queue.client()?, Path::new(path), &options, printer).await?;
         artifacts.insert(name, published.manifest.artifact);
     }
     Ok(())
 }
 
 /// Parses `NAME=…`.
-fn named<'a>(what: &str, text: &'a str) -> Result<(Name, &'a str)> {
+fn parse_named<'a>(what: &str, text: &'a str) -> Result<(Name, &'a str)> {
     let (name, rest) = text
         .split_once('=')
         .ok_or_else(|| Error::invalid(format!("{what} `{text}` has no `=`; write NAME={text}")))?;
@@ -187,7 +209,7 @@ fn named<'a>(what: &str, text: &'a str) -> Result<(Name, &'a str)> {
 }
 
 /// Parses `KEY=VALUE`.
-pub(crate) fn tag(text: &str) -> Result<(String, String)> {
+pub(crate) fn parse_tag(text: &str) -> Result<(String, String)> {
     let (key, value) = text
         .split_once('=')
         .ok_or_else(|| Error::invalid(format!("tag `{text}` has no `=`; write KEY=VALUE")))?;
@@ -250,8 +272,8 @@ enum KeyScope {
 impl TaskLine {
     /// Converts the line into a submit. Sends nothing before it is awaited.
     pub fn submit(self, queue: &Queue) -> Result<Submitting<'_>> {
-        let mut order = NewTask::new(&self.task_type, self.input)?;
-        order.start = match (self.delay_secs, self.at) {
+        let mut task = NewTask::new(&self.task_type, self.input)?;
+        task.start = match (self.delay_secs, self.at) {
             (Some(_), Some(_)) => {
                 return Err(Error::invalid("delay_secs and at exclude each other; remove one"));
             }
@@ -259,19 +281,19 @@ impl TaskLine {
             (None, Some(at)) => Start::At(at),
             (None, None) => Start::Now,
         };
-        order.max_attempts = self.max_attempts.unwrap_or(order.max_attempts);
-        order.timeout_secs = self.timeout_secs;
-        order.expires_in = self.expires_secs.map(Duration::from_secs);
-        order.priority = self.priority.unwrap_or_default();
-        order.tags = self.tags;
-        order.artifacts = self.artifacts;
-        order.retry_policy = self.retry_policy.unwrap_or_default();
+        task.max_attempts = self.max_attempts;
+        task.timeout_secs = self.timeout_secs;
+        task.expires_in = self.expires_secs.map(Duration::from_secs);
+        task.priority = self.priority.unwrap_or_default();
+        task.tags = self.tags;
+        task.artifacts = self.artifacts;
+        task.retry_policy = self.retry_policy;
         let scope = match self.key_scope {
             Some(KeyScope::TaskType) => Scope::TaskType,
             Some(KeyScope::Queue) | None => Scope::Queue,
         };
         let lifetime = self.key_lifetime_secs.map_or(LIFETIME, Duration::from_secs);
-        let submit = queue.submit_task(order);
+        let submit = queue.submit_task(task);
         Ok(match self.key {
             Some(key) => submit.key(UniqueKey { key, scope, lifetime, retry_failed: self.key_retry_failed }),
             None => submit,

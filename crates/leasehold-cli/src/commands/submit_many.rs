@@ -15,25 +15,25 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use super::submit::{TaskLine, receipt};
+use super::submit::{TaskLine, submitted_json};
 use crate::json::check_numbers;
 use crate::printer::{Printer, line};
 use crate::table::count;
 
 #[derive(Debug, Args)]
-pub(crate) struct SubmitMany {
+pub(crate) struct SubmitManyArgs {
     /// File with one JSON object per line, or `-` for standard input
     #[arg(value_name = "FILE")]
     file: String,
     /// Submit only these lines, such as `58,61-64,70-`; a `-` at the end includes all lines after it
-    #[arg(long, value_name = "LINES", default_value = "1-")]
+    #[arg(long, visible_alias = "lines", value_name = "LINES", default_value = "1-")]
     from: Lines,
     /// Send the tasks to the inboxes of live workers, if there are any (setting `queue.dispatch_mode`)
     #[arg(long)]
     pub(crate) direct: bool,
 }
 
-pub(crate) async fn run(queue: &Queue, args: SubmitMany, printer: &Printer) -> anyhow::Result<()> {
+pub(crate) async fn run(queue: &Queue, args: SubmitManyArgs, printer: &Printer) -> anyhow::Result<()> {
     let source: Box<dyn Read> = if args.file == "-" {
         Box::new(std::io::stdin())
     } else {
@@ -70,7 +70,7 @@ pub(crate) async fn run(queue: &Queue, args: SubmitMany, printer: &Printer) -> a
             let stops = match &result {
                 Ok(_) => false,
                 // An error of the whole queue, such as a missing queue.json, would happen to every other line as well.
-                Err(error) => is_of_the_store(error) || queue.ensure_writable().await.is_err(),
+                Err(error) => is_store_error(error) || !is_writable(queue).await,
             };
             bar.suspend(|| print(*number, &result, stops, printer));
             results.add(*number, result, stops);
@@ -78,15 +78,23 @@ pub(crate) async fn run(queue: &Queue, args: SubmitMany, printer: &Printer) -> a
         }
     }
     bar.finish_and_clear();
-    results.conclude(printer)
+    results.finish(printer)
+}
+
+/// Returns whether tasks can be submitted at present.
+async fn is_writable(queue: &Queue) -> bool {
+    match queue.objects() {
+        Ok(objects) => objects.ensure_writable().await.is_ok(),
+        Err(_) => true,
+    }
 }
 
 fn print(number: usize, result: &leasehold_core::Result<Submitted>, stops: bool, printer: &Printer) {
     match result {
         Ok(submitted) if printer.is_json() => {
-            let mut receipt = receipt(submitted);
-            receipt["line"] = number.into();
-            line(receipt);
+            let mut json = submitted_json(submitted);
+            json["line"] = number.into();
+            line(json);
         }
         Err(error) if printer.is_json() => line(json!({
             "line": number, "error": error.to_string(), "outcome_unknown": error.outcome_is_unknown(),
@@ -102,7 +110,7 @@ fn print(number: usize, result: &leasehold_core::Result<Submitted>, stops: bool,
 }
 
 /// True for an error that would happen to every other task as well.
-fn is_of_the_store(error: &Error) -> bool {
+fn is_store_error(error: &Error) -> bool {
     matches!(error.kind(), Kind::Unavailable | Kind::Denied | Kind::Internal)
 }
 
@@ -141,7 +149,7 @@ struct Results {
     done: Vec<usize>,
     existed: usize,
     /// Existing tasks that had failed or expired, and were not retried.
-    dead: usize,
+    not_retried: usize,
     failed: Vec<usize>,
     /// Failed lines that would fail again.
     refused: Vec<usize>,
@@ -160,10 +168,10 @@ impl Results {
     fn add(&mut self, number: usize, result: leasehold_core::Result<Submitted>, stops: bool) {
         let error = match result {
             Ok(submitted) => {
-                let is_dead = matches!(submitted.existing, Some(Status::Failed | Status::Expired));
+                let has_failed = matches!(submitted.existing, Some(Status::Failed | Status::Expired));
                 self.done.push(number);
                 self.existed += usize::from(!submitted.is_new);
-                self.dead += usize::from(is_dead && !submitted.is_retried);
+                self.not_retried += usize::from(has_failed && !submitted.is_retried);
                 return;
             }
             Err(error) => error,
@@ -181,7 +189,7 @@ impl Results {
         self.first.get_or_insert(error);
     }
 
-    fn conclude(self, printer: &Printer) -> anyhow::Result<()> {
+    fn finish(self, printer: &Printer) -> anyhow::Result<()> {
         let (total, done) = (self.numbers.len(), self.done.len());
         if let Some(error) = self.stopped_by {
             // Both are in ascending order, as the results come.
@@ -208,10 +216,12 @@ impl Results {
             return Err(Error::new(error.kind(), message).because(error).into());
         }
         if !printer.is_json() {
-            let existed = match (self.existed, self.dead) {
+            let existed = match (self.existed, self.not_retried) {
                 (0, _) => String::new(),
                 (existed, 0) => format!(", {existed} of them existed"),
-                (existed, dead) => format!(", {existed} of them existed, {dead} failed or expired"),
+                (existed, not_retried) => {
+                    format!(", {existed} of them existed, {not_retried} failed or expired")
+                }
             };
             line(format_args!("submitted {}{existed}", count(total as u64, "task", "tasks")));
         }

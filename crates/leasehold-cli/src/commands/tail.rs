@@ -3,13 +3,13 @@
 //! A scan lists all tasks with their timestamps, one request per thousand, and reads only those written since the last
 //! scan. Three cases need care:
 //!
-//! * A list is not a snapshot. A task that changes behind the cursor is stamped later than all tasks read before the list
-//!   began, so a scan starts from the newest stamp of the scan before the last.
-//! * Some stores stamp in whole seconds, and the clocks of their servers differ: scans overlap by a few seconds.
-//! * A task may change twice with the same stamp, so it is read once more when no other write can get that stamp.
+//! * A list is not a snapshot. A task that changes behind the cursor gets a later timestamp than all tasks read
+//!   before the list began, so a scan starts from the newest timestamp of the scan before the last.
+//! * Some stores round timestamps to whole seconds, and the clocks of their servers differ: scans overlap by a few seconds.
+//! * A task may change twice with the same timestamp, so it is read once more when no other write can get that one.
 //!
-//! The revision decides whether a task has changed. Only tasks within the overlap are remembered. If the store's stamps
-//! jump back by more than the overlap, changes are missed until the stamps have caught up.
+//! The revision decides whether a task has changed. Only tasks within the overlap are remembered. If the store's timestamps
+//! jump back by more than the overlap, changes are missed until the timestamps have caught up.
 
 use clap::Args;
 use futures::future::{Either, select};
@@ -30,18 +30,18 @@ use crate::printer::Printer;
 
 /// Prefix of the tasks.
 const TASKS: &str = "tasks/";
-/// Maximum difference between the stamps of writes at the same time.
+/// Maximum difference between the timestamps of writes at the same time.
 const OVERLAP: Duration = Duration::from_secs(5);
-/// Time after the first read of a stamp, in whole seconds, from which on no other write gets it.
+/// Time after the first read of a timestamp, in whole seconds, from which on no other write gets it.
 const SETTLED: Duration = Duration::from_secs(2);
 /// Maximum number of remembered tasks, about ten megabytes. When more change at once, all are forgotten, and some may
 /// be printed twice.
-const SEEN_MAX: usize = 100_000;
+const REMEMBERED_MAX: usize = 100_000;
 
 #[derive(Debug, Args)]
-pub(crate) struct Tail {
+pub(crate) struct TailArgs {
     /// Pause between scans: seconds, or such as 30s, 5m
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "2")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "2s")]
     every: Duration,
     /// Print all existing tasks first
     #[arg(long)]
@@ -50,7 +50,7 @@ pub(crate) struct Tail {
 
 pub(crate) async fn run(
     queue: &Queue,
-    args: &Tail,
+    args: &TailArgs,
     printer: &Printer,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
@@ -64,51 +64,51 @@ pub(crate) async fn run(
 
 async fn follow(queue: &Queue, every: Duration, all: bool, printer: &Printer) -> Result<()> {
     let mut rows = Rows::new(queue, printer);
-    let mut watch = Watch::from_now(queue).await?;
+    let mut tail = TailState::from_now(queue).await?;
     if all {
-        watch.from = StoreTime::from_millis(i64::MIN);
-        watch.look(printer, |task| rows.print(task)).await?;
+        tail.from = StoreTime::from_millis(i64::MIN);
+        tail.scan(printer, |task| rows.print(task)).await?;
     } else {
-        watch.look(printer, |_| ()).await?;
+        tail.scan(printer, |_| ()).await?;
     }
-    printer.note(&format!("watching {}; Ctrl-C stops it", queue.client().describe()));
+    printer.note(&format!("watching {}; Ctrl-C stops it", queue.describe()));
     loop {
-        queue.client().host().sleep(every).await;
-        watch.look(printer, |task| rows.print(task)).await?;
+        queue.host().sleep(every).await;
+        tail.scan(printer, |task| rows.print(task)).await?;
     }
 }
 
 /// State of the scans so far.
-struct Watch<'a> {
+struct TailState<'a> {
     queue: &'a Queue,
-    /// Tasks with an earlier stamp are not read.
+    /// Tasks with an earlier timestamp are not read.
     from: StoreTime,
-    /// Newest stamp of all tasks.
+    /// Newest timestamp of all tasks.
     newest: StoreTime,
-    seen: HashMap<TaskId, Seen>,
+    seen: HashMap<TaskId, LastRead>,
 }
 
 /// Task as of its last read.
-struct Seen {
-    stamp: StoreTime,
+struct LastRead {
+    modified: StoreTime,
     rev: u64,
-    /// Time of the first read with this stamp.
+    /// Time of the first read with this timestamp.
     first_at: Instant,
     read_at: Instant,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> TailState<'a> {
     async fn from_now(queue: &'a Queue) -> Result<Self> {
         let start = StoreTime::from_millis(0);
-        let mut watch = Self { queue, from: start, newest: start, seen: HashMap::new() };
+        let mut tail = Self { queue, from: start, newest: start, seen: HashMap::new() };
         let mut list = Some(List::all(TASKS));
-        while let Some(asked) = list {
-            let page = queue.client().list(Purpose::Admin, &asked).await?;
-            watch.note_newest(&page.entries);
-            list = page.next.map(|cursor| asked.at(cursor));
+        while let Some(request) = list {
+            let page = queue.objects()?.client().list(Purpose::Admin, &request).await?;
+            tail.note_newest(&page.entries);
+            list = page.next.map(|cursor| request.at(cursor));
         }
-        watch.from = watch.newest.minus(OVERLAP);
-        Ok(watch)
+        tail.from = tail.newest.minus(OVERLAP);
+        Ok(tail)
     }
 
     fn note_newest(&mut self, entries: &[ListEntry]) {
@@ -117,19 +117,22 @@ impl<'a> Watch<'a> {
     }
 
     /// Scans all tasks once, and shows those that have changed.
-    async fn look(&mut self, printer: &Printer, mut show: impl FnMut(&Task)) -> Result<()> {
+    async fn scan(&mut self, printer: &Printer, mut show: impl FnMut(&Task)) -> Result<()> {
         let next_from = self.newest.minus(OVERLAP);
         let mut list = Some(List::all(TASKS));
-        while let Some(asked) = list {
-            let page = self.queue.client().list(Purpose::Admin, &asked).await?;
+        while let Some(request) = list {
+            let page = self.queue.objects()?.client().list(Purpose::Admin, &request).await?;
             self.note_newest(&page.entries);
-            let written: Vec<_> = page.entries.iter().filter_map(|entry| self.written(entry)).collect();
+            let written: Vec<_> = page.entries.iter().filter_map(|entry| self.maybe_written(entry)).collect();
             let queue = self.queue;
-            let reads = written.into_iter().map(|(id, stamp)| async move { (stamp, queue.get(&id).await) });
+            let reads =
+                written.into_iter().map(|(id, modified)| async move { (modified, queue.get(&id).await) });
             let mut tasks = stream::iter(reads).buffered(READS_AT_ONCE);
-            while let Some((stamp, task)) = tasks.next().await {
+            while let Some((modified, task)) = tasks.next().await {
                 match task {
-                    Ok(task) if self.is_news(&task, stamp, next_from) && !task.is_tombstone() => show(&task),
+                    Ok(task) if self.is_changed(&task, modified, next_from) && !task.is_tombstone() => {
+                        show(&task);
+                    }
                     Ok(_) => {}
                     // Deleted since it was listed.
                     Err(error) if error.kind() == Kind::Invalid => {}
@@ -137,36 +140,35 @@ impl<'a> Watch<'a> {
                     Err(error) => return Err(error),
                 }
             }
-            list = page.next.map(|cursor| asked.at(cursor));
+            list = page.next.map(|cursor| request.at(cursor));
         }
         self.from = next_from;
-        self.seen.retain(|_, seen| seen.stamp >= next_from);
+        self.seen.retain(|_, seen| seen.modified >= next_from);
         Ok(())
     }
 
     /// Task of a list entry, if it may have been written since its last read.
-    fn written(&self, entry: &ListEntry) -> Option<(TaskId, StoreTime)> {
+    fn maybe_written(&self, entry: &ListEntry) -> Option<(TaskId, StoreTime)> {
         let (_, id) = keys::parse_task(&entry.key)?;
-        let is_known = self
-            .seen
-            .get(&id)
-            .is_some_and(|seen| seen.stamp == entry.modified && seen.read_at.since(seen.first_at) >= SETTLED);
+        let is_known = self.seen.get(&id).is_some_and(|seen| {
+            seen.modified == entry.modified && seen.read_at.since(seen.first_at) >= SETTLED
+        });
         (entry.modified >= self.from && !is_known).then_some((id, entry.modified))
     }
 
     /// True if this revision was not read before. Remembers it as long as it can be read again.
-    fn is_news(&mut self, task: &Task, stamp: StoreTime, next_from: StoreTime) -> bool {
-        let read_at = self.queue.client().host().instant();
+    fn is_changed(&mut self, task: &Task, modified: StoreTime, next_from: StoreTime) -> bool {
+        let read_at = self.queue.host().instant();
         let seen = self.seen.get(&task.id);
-        let is_news = seen.is_none_or(|seen| seen.rev != task.rev);
-        let first_at = seen.filter(|seen| seen.stamp == stamp).map_or(read_at, |seen| seen.first_at);
-        if stamp >= next_from {
-            if self.seen.len() >= SEEN_MAX {
+        let is_changed = seen.is_none_or(|seen| seen.rev != task.rev);
+        let first_at = seen.filter(|seen| seen.modified == modified).map_or(read_at, |seen| seen.first_at);
+        if modified >= next_from {
+            if self.seen.len() >= REMEMBERED_MAX {
                 self.seen.clear();
             }
-            self.seen.insert(task.id, Seen { stamp, rev: task.rev, first_at, read_at });
+            self.seen.insert(task.id, LastRead { modified, rev: task.rev, first_at, read_at });
         }
-        is_news
+        is_changed
     }
 }
 
@@ -178,7 +180,7 @@ mod tests {
     use leasehold_store::{Client, Host, MemoryStore, Verb};
     use std::sync::Arc;
 
-    /// Queue whose store stamps in whole seconds, with some tasks a minute old and one new task.
+    /// Queue whose store rounds timestamps to whole seconds, with some tasks a minute old and one new task.
     async fn queue(host: &FakeHost) -> (Queue, Vec<TaskId>) {
         let clock = host.clone();
         let store = MemoryStore::with_time(move || {
@@ -197,11 +199,11 @@ mod tests {
     }
 
     /// Tasks that one scan shows, and its number of list and get requests.
-    async fn look(watch: &mut Watch<'_>) -> (Vec<TaskId>, [u64; 2]) {
+    async fn scan(tail: &mut TailState<'_>) -> (Vec<TaskId>, [u64; 2]) {
         let mut shown = Vec::new();
-        let before = watch.queue.client().ledger().snapshot();
-        watch.look(&Printer::new(true), |task| shown.push(task.id)).await.unwrap();
-        let spent = watch.queue.client().ledger().snapshot().since(&before);
+        let before = tail.queue.client().unwrap().ledger().snapshot();
+        tail.scan(&Printer::new(true), |task| shown.push(task.id)).await.unwrap();
+        let spent = tail.queue.client().unwrap().ledger().snapshot().since(&before);
         (shown, [Verb::List, Verb::Get].map(|verb| spent.verb(verb)))
     }
 
@@ -209,31 +211,31 @@ mod tests {
     async fn a_scan_reads_only_tasks_that_may_have_changed() {
         let host = FakeHost::new();
         let (queue, ids) = queue(&host).await;
-        let mut watch = Watch::from_now(&queue).await.unwrap();
-        assert_eq!(look(&mut watch).await, (vec![ids[19]], [1, 1]), "the nineteen old ones are not read");
+        let mut tail = TailState::from_now(&queue).await.unwrap();
+        assert_eq!(scan(&mut tail).await, (vec![ids[19]], [1, 1]), "the nineteen old ones are not read");
         host.advance(Duration::from_secs(3));
         queue.cancel(&ids[3]).await.unwrap();
-        assert_eq!(look(&mut watch).await, (vec![ids[3]], [1, 2]));
+        assert_eq!(scan(&mut tail).await, (vec![ids[3]], [1, 2]));
         queue.retry(&ids[3]).await.unwrap();
-        assert_eq!(look(&mut watch).await, (vec![ids[3]], [1, 1]), "a second change under the same stamp");
+        assert_eq!(scan(&mut tail).await, (vec![ids[3]], [1, 1]), "a second change under the same timestamp");
         host.advance(Duration::from_secs(3));
-        assert_eq!(look(&mut watch).await, (vec![], [1, 1]), "once more, for a third");
-        assert_eq!(look(&mut watch).await, (vec![], [1, 0]), "nothing has happened");
+        assert_eq!(scan(&mut tail).await, (vec![], [1, 1]), "once more, for a third");
+        assert_eq!(scan(&mut tail).await, (vec![], [1, 0]), "nothing has happened");
     }
 
     #[tokio::test]
     async fn tasks_that_have_not_changed_for_long_are_forgotten() {
         let host = FakeHost::new();
         let (queue, ids) = queue(&host).await;
-        let mut watch = Watch::from_now(&queue).await.unwrap();
-        watch.from = StoreTime::from_millis(0);
-        assert_eq!(look(&mut watch).await.0.len(), 20, "all, if asked for");
-        assert_eq!(watch.seen.len(), 1);
+        let mut tail = TailState::from_now(&queue).await.unwrap();
+        tail.from = StoreTime::from_millis(0);
+        assert_eq!(scan(&mut tail).await.0.len(), 20, "all, if asked for");
+        assert_eq!(tail.seen.len(), 1);
         host.advance(Duration::from_mins(1));
         queue.cancel(&ids[7]).await.unwrap();
         for _ in 0..2 {
-            look(&mut watch).await;
+            scan(&mut tail).await;
         }
-        assert_eq!(watch.seen.keys().collect::<Vec<_>>(), [&ids[7]]);
+        assert_eq!(tail.seen.keys().collect::<Vec<_>>(), [&ids[7]]);
     }
 }

@@ -5,7 +5,7 @@ use leasehold_outpost::Spool;
 use leasehold_queue::Queue;
 use std::str::FromStr;
 
-use super::get::named;
+use super::get::with_queue_name;
 
 /// Reference to a task on the command line.
 #[derive(Debug, Clone)]
@@ -30,15 +30,15 @@ impl TaskRef {
     pub(crate) async fn resolve(&self, queue: &Queue) -> Result<TaskId> {
         match self {
             Self::Id(id) => Ok(*id),
-            Self::Prefix(prefix) => queue.find(prefix).await.map_err(|error| match error.matter() {
-                Some(Reason::Missing) => named(queue, &error),
+            Self::Prefix(prefix) => queue.find(prefix).await.map_err(|error| match error.reason() {
+                Some(Reason::Missing) => with_queue_name(queue, &error),
                 _ => error,
             }),
         }
     }
 
     /// Resolves the id of a task of an outpost.
-    pub(crate) fn resolve_here(&self, spool: &Spool) -> Result<TaskId> {
+    pub(crate) fn resolve_in_spool(&self, spool: &Spool) -> Result<TaskId> {
         match self {
             Self::Id(id) => Ok(*id),
             Self::Prefix(prefix) => spool.find(prefix),

@@ -1,8 +1,8 @@
 //! `leasehold up`: runs a queue with one command. Creates the queue if there is none, runs programs for its tasks, runs
 //! the maintenance duties of `monitor`, and shows the progress on one line and on the dashboard.
 //!
-//! Everything that runs beside the worker belongs into [`beside`]. It ends with the worker, not when the worker begins to
-//! drain, so that the drain can be watched.
+//! Everything that runs beside the worker belongs into [`run_beside`]. It ends with the worker, not when the worker is
+//! asked to stop, so that the tasks that still run can be watched.
 //!
 //! The display must not cost much on a bucket. The worker counts its own tasks and requests. Pending tasks are counted
 //! with list requests on the index: every second while the worker is busy, up to every 30 seconds while it is idle.
@@ -12,8 +12,8 @@ use futures::future::{BoxFuture, Either, FutureExt, select};
 use indicatif::ProgressBar;
 use leasehold_core::Result;
 use leasehold_queue::{Queue, Stats};
-use leasehold_store::Snapshot;
 use leasehold_store::host::Instant;
+use leasehold_store::{Client, Snapshot};
 use leasehold_web::Dashboard;
 use leasehold_worker::shutdown::Stage;
 use leasehold_worker::{Counts, DrainWait, Monitor, Shutdown};
@@ -22,10 +22,10 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use super::dashboard;
-use super::drain::DrainReporter;
-use super::serve_pieces::Serving;
-use super::stopping::stoppable;
-use super::worker::{self, WorkerArgs};
+use super::serve_pieces::AnnouncedServer;
+use super::stopping::{STOP_HINT, run_with_stop_notes};
+use super::until_empty::EmptyWaitReporter;
+use super::worker::{self, ProgramArgs, WorkerArgs};
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
 
@@ -39,7 +39,7 @@ const COUNT_MIN: Duration = Duration::from_secs(1);
 const COUNT_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
-pub(crate) struct Up {
+pub(crate) struct UpArgs {
     #[command(flatten)]
     pub(crate) work: WorkerArgs,
     /// Do not serve the dashboard
@@ -48,52 +48,55 @@ pub(crate) struct Up {
     /// Port of the dashboard; if it is in use, one of the next 19 [default: 7423]
     #[arg(long, value_name = "N", conflicts_with = "no_dashboard")]
     pub(crate) dashboard_port: Option<u16>,
-    /// Let viewers of the dashboard cancel, retry and run tasks [default: read-only]
+    /// Let viewers of the dashboard cancel, retry and reschedule tasks [default: read-only]
     #[arg(long, conflicts_with = "no_dashboard")]
     pub(crate) allow_actions: bool,
 }
 
 pub(crate) async fn run(
     queue: &Queue,
-    Up { work: args, no_dashboard, .. }: &Up,
+    UpArgs { work: WorkerArgs { programs: args, .. }, no_dashboard, .. }: &UpArgs,
     settings: &Settings,
     printer: &Printer,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let name = worker::name(queue, &settings.worker);
+    let name = worker::worker_id(queue, &settings.worker);
     let worker = worker::with_programs(queue, &name, args, settings, printer)?;
-    greet(queue, &name, args, printer);
-    let dashboard = if *no_dashboard { None } else { dashboard::beside(queue, settings, printer).await? };
+    print_start(queue, &name, args, printer)?;
+    let dashboard =
+        if *no_dashboard { None } else { dashboard::start_beside_worker(queue, settings, printer).await? };
     if !args.exec.is_empty() {
-        worker::warn_of_namesake(queue, &name, &settings.worker, printer).await?;
+        worker::warn_if_id_in_use(queue, &name, &settings.worker, printer).await?;
     }
-    let serving = worker::serving(queue, &name, &settings.pieces, printer).await?;
+    let serving = worker::start_serving(queue, &name, &settings.pieces, printer).await?;
     let monitor = worker.monitor();
-    let mut watch = Watch::new(queue, monitor.clone(), shutdown.clone());
-    let mut screen = Screen::new(printer);
+    let mut reader = ProgressReader::new(queue, monitor.clone(), shutdown.clone())?;
+    let mut display = ProgressDisplay::new(printer);
     let stop = shutdown.clone();
     let running =
         if args.exec.is_empty() { worker.run_duties(stop).boxed() } else { worker.run(stop).boxed() };
-    let running = Serving::beside(serving, running, &shutdown, printer).boxed();
-    let running = stoppable(running, &monitor, settings.worker.drain, &shutdown, printer).boxed();
-    let watching = async { select(show(&mut watch, &mut screen).boxed(), serve(dashboard).boxed()).await };
-    let counts = beside(running, watching.map(|ended| ended.factor_first().0).boxed()).await?;
-    screen.clear();
-    worker::summary(queue, &name, &counts, printer);
+    let running = AnnouncedServer::run_beside(serving, running, &shutdown, printer).boxed();
+    let running = run_with_stop_notes(running, &monitor, settings.worker.drain, &shutdown, printer).boxed();
+    let watching =
+        async { select(show_progress(&mut reader, &mut display).boxed(), serve(dashboard).boxed()).await };
+    let counts = run_beside(running, watching.map(|ended| ended.factor_first().0).boxed()).await?;
+    display.clear();
+    Ok(worker::summary(queue, &name, &counts, printer)?)
+}
+
+fn print_start(queue: &Queue, name: &str, args: &ProgramArgs, printer: &Printer) -> Result<()> {
+    let (store, shards) = (queue.describe(), queue.objects()?.shard_len().count());
+    printer.note(&format!("worker {name} on {store}, {shards} shards; {STOP_HINT}"));
+    if args.exec.is_empty() {
+        printer.note(
+            "recovering tasks of crashed workers only; to run tasks, add --exec 'TYPE=PROGRAM ARGS' for each type",
+        );
+    }
     Ok(())
 }
 
-fn greet(queue: &Queue, name: &str, args: &WorkerArgs, printer: &Printer) {
-    let (store, shards) = (queue.client().describe(), queue.shard_len().count());
-    printer.note(&format!("worker {name} on {store}, {shards} shards; Ctrl-C drains"));
-    if args.exec.is_empty() {
-        printer
-            .note("recovering lost tasks only; to run tasks, add --exec 'TYPE=PROGRAM ARGS' for each type");
-    }
-}
-
 /// Runs another future until the worker has ended.
-pub(super) async fn beside(
+pub(super) async fn run_beside(
     worker: BoxFuture<'_, Result<Counts>>,
     other: BoxFuture<'_, Infallible>,
 ) -> Result<Counts> {
@@ -110,24 +113,24 @@ async fn serve(dashboard: Option<Dashboard>) -> Infallible {
     std::future::pending().await
 }
 
-async fn show(watch: &mut Watch<'_>, screen: &mut Screen) -> Infallible {
-    let host = watch.queue.client().host();
+async fn show_progress(reader: &mut ProgressReader<'_>, display: &mut ProgressDisplay) -> Infallible {
+    let host = reader.queue.host();
     loop {
-        screen.show(&watch.look().await);
-        host.sleep(screen.every()).await;
+        display.show(&reader.read().await);
+        host.sleep(display.every()).await;
     }
 }
 
 /// State of the queue, the worker and its requests.
 struct Progress {
-    moved: Moved,
+    counts: ProgressCounts,
     requests: Snapshot,
     stage: Stage,
 }
 
 /// Part of the progress whose change is printed. Requests are not part of it: they change all the time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Moved {
+struct ProgressCounts {
     due: u64,
     scheduled: u64,
     running: u64,
@@ -137,9 +140,9 @@ struct Moved {
 }
 
 impl Progress {
-    fn words(&self) -> String {
-        let Moved { due, scheduled, running, completed, failed, waits_for } = self.moved;
-        let stage = if self.stage == Stage::Go { "" } else { "draining: " };
+    fn text(&self) -> String {
+        let ProgressCounts { due, scheduled, running, completed, failed, waits_for } = self.counts;
+        let stage = if self.stage == Stage::Running { "" } else { "stopping: " };
         let waiting = due + scheduled;
         let later = if scheduled > 0 { format!(" ({scheduled} scheduled)") } else { String::new() };
         let (requests, price) = (self.requests.requests(), worker::price(&self.requests));
@@ -151,7 +154,7 @@ impl Progress {
     }
 
     fn json(&self) -> Value {
-        let Moved { due, scheduled, running, completed, failed, .. } = self.moved;
+        let ProgressCounts { due, scheduled, running, completed, failed, .. } = self.counts;
         json!({
             "due": due,
             "scheduled": scheduled,
@@ -165,10 +168,11 @@ impl Progress {
 }
 
 /// Reads the progress from the worker and the index.
-struct Watch<'a> {
+struct ProgressReader<'a> {
     queue: &'a Queue,
+    client: &'a Client,
     monitor: Monitor,
-    waits: DrainReporter,
+    waits: EmptyWaitReporter,
     shutdown: Shutdown,
     stats: Stats,
     counts: Counts,
@@ -176,20 +180,21 @@ struct Watch<'a> {
     pause: Duration,
 }
 
-impl<'a> Watch<'a> {
-    fn new(queue: &'a Queue, monitor: Monitor, shutdown: Shutdown) -> Self {
-        let (stats, counts) = (Stats::default(), Counts::default());
-        let waits = DrainReporter::new(monitor.clone());
-        Self { queue, monitor, waits, shutdown, stats, counts, counted_at: None, pause: COUNT_MIN }
+impl<'a> ProgressReader<'a> {
+    fn new(queue: &'a Queue, monitor: Monitor, shutdown: Shutdown) -> Result<Self> {
+        let (stats, counts, client) = (Stats::default(), Counts::default(), queue.client()?);
+        let waits = EmptyWaitReporter::new(monitor.clone());
+        let counted_at = None;
+        Ok(Self { queue, client, monitor, waits, shutdown, stats, counts, counted_at, pause: COUNT_MIN })
     }
 
-    async fn look(&mut self) -> Progress {
+    async fn read(&mut self) -> Progress {
         let counts = self.monitor.counts();
         if counts != self.counts {
             self.pause = COUNT_MIN;
         }
         self.counts = counts;
-        let now = self.queue.client().host().instant();
+        let now = self.queue.host().instant();
         if self.counted_at.is_none_or(|at| now.since(at) >= self.pause) {
             self.count().await;
             self.counted_at = Some(now);
@@ -197,8 +202,15 @@ impl<'a> Watch<'a> {
         let Stats { due, scheduled, running, .. } = self.stats;
         let Counts { completed, failed, .. } = self.counts;
         Progress {
-            moved: Moved { due, scheduled, running, completed, failed, waits_for: self.waits.lasting(now) },
-            requests: self.queue.client().ledger().snapshot(),
+            counts: ProgressCounts {
+                due,
+                scheduled,
+                running,
+                completed,
+                failed,
+                waits_for: self.waits.long_wait(now),
+            },
+            requests: self.client.ledger().snapshot(),
             stage: self.shutdown.stage(),
         }
     }
@@ -219,14 +231,14 @@ impl<'a> Watch<'a> {
 }
 
 /// Output of the progress: one live line on a terminal, else one line for each change.
-enum Screen {
+enum ProgressDisplay {
     Live(ProgressBar),
-    Log { json: bool, last: Option<Moved> },
+    Log { json: bool, last: Option<ProgressCounts> },
 }
 
-impl Screen {
+impl ProgressDisplay {
     fn new(printer: &Printer) -> Self {
-        if printer.is_watched() {
+        if printer.is_interactive() {
             Self::Live(printer.live_line())
         } else {
             Self::Log { json: printer.is_json(), last: None }
@@ -242,11 +254,11 @@ impl Screen {
 
     fn show(&mut self, progress: &Progress) {
         match self {
-            Self::Live(bar) => bar.set_message(progress.words()),
-            Self::Log { last, .. } if *last == Some(progress.moved) => {}
+            Self::Live(bar) => bar.set_message(progress.text()),
+            Self::Log { last, .. } if *last == Some(progress.counts) => {}
             Self::Log { json, last } => {
-                *last = Some(progress.moved);
-                if *json { line(progress.json()) } else { line(progress.words()) }
+                *last = Some(progress.counts);
+                if *json { line(progress.json()) } else { line(progress.text()) }
             }
         }
     }
@@ -263,25 +275,25 @@ mod tests {
     use super::*;
     use leasehold_core::NewTask;
     use leasehold_store::testing::FakeHost;
-    use leasehold_store::{Client, Host, MemoryStore, Verb};
+    use leasehold_store::{Host, MemoryStore, Verb};
     use leasehold_worker::Worker;
     use std::sync::Arc;
 
     #[tokio::test]
-    async fn a_queue_in_which_nothing_happens_is_counted_seldom() {
+    async fn an_idle_queue_is_counted_rarely() {
         let fake = FakeHost::new();
         let host: Arc<dyn Host> = Arc::new(fake.clone());
         let client = Client::new(Arc::new(MemoryStore::new(&host)), host);
         let queue = Queue::connect(client).await.unwrap();
         queue.submit_task(NewTask::new("nobody-runs-it", Value::Null).unwrap()).await.unwrap();
         let worker = Worker::new(queue.clone(), "w1", None).unwrap();
-        let mut watch = Watch::new(&queue, worker.monitor(), Shutdown::default());
+        let mut reader = ProgressReader::new(&queue, worker.monitor(), Shutdown::default()).unwrap();
         for _ in 0..600 {
-            let progress = watch.look().await;
-            assert!(progress.words().starts_with("1 pending, 0 running"), "{}", progress.words());
+            let progress = reader.read().await;
+            assert!(progress.text().starts_with("1 pending, 0 running"), "{}", progress.text());
             fake.advance(Duration::from_secs(1));
         }
-        let lists = queue.client().ledger().snapshot().verb(Verb::List);
+        let lists = queue.client().unwrap().ledger().snapshot().verb(Verb::List);
         assert!((80..120).contains(&lists), "{lists} lists in ten minutes");
     }
 }

@@ -9,27 +9,43 @@ use leasehold_worker::{Counts, Shutdown, Worker, WorkerOptions};
 use serde_json::json;
 
 use super::exec::programs;
-use super::serve_pieces::{Serving, by_chance};
-use super::stopping::stoppable;
-use super::{drain, pieces, up};
+use super::serve_pieces::{AnnouncedServer, random_name};
+use super::stopping::{STOP_HINT, run_with_stop_notes};
+use super::submit::refuse_on_outpost;
+use super::{pieces, until_empty, up};
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
 use crate::settings::typed::{self, PollingSettings, ShardChoice};
 
+/// Options of a worker, which work on a bucket and on an outpost.
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
-pub(crate) struct WorkerArgs {
+pub(crate) struct ProgramArgs {
     /// Worker id [default: random]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "ID")]
     pub(crate) id: Option<String>,
     /// Run tasks of a type with a program: input JSON on standard input, output JSON on standard output, exit code 0 =
-    /// completed, 65 = failed for good, any other = failed, retried by the task's retry policy. Input files are in
+    /// completed, 65 = failed permanently, any other = failed, retried by the task's retry policy. Input files are in
     /// `LEASEHOLD_ARTIFACTS`; files written to `LEASEHOLD_RESULTS` are published. Repeatable; `*` matches every other type
     #[arg(long, value_name = "TYPE=PROGRAM ARGS", required = true)]
     pub(crate) exec: Vec<String>,
     /// Number of tasks to run at once [default: 8]
     #[arg(long, value_name = "N")]
     pub(crate) concurrency: Option<usize>,
+    /// Seconds that running tasks have to finish after Ctrl-C [default: 30]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) drain_secs: Option<u64>,
+    /// Let programs inherit the credentials of the store, the piece secret and the dashboard token
+    #[arg(long)]
+    pub(crate) pass_secrets: bool,
+    /// Exit when the queue is empty: no task is due or becomes due within a minute
+    #[arg(long, visible_alias = "until-empty")]
+    pub(crate) drain: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WorkerArgs {
+    #[command(flatten)]
+    pub(crate) programs: ProgramArgs,
     /// Scan only these shards, separated by commas [default: all]
     #[arg(long, value_name = "SHARDS", conflicts_with = "shard_range")]
     pub(crate) shards: Option<String>,
@@ -45,24 +61,23 @@ pub(crate) struct WorkerArgs {
     /// Seconds until a claim expires unless it is renewed, at least 3 [default: 60]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) lease_secs: Option<u64>,
-    /// Seconds that running tasks have to finish after Ctrl-C [default: 30]
-    #[arg(long, value_name = "SECONDS")]
-    pub(crate) drain_secs: Option<u64>,
     /// Serve the pieces of cached artifacts to peers (settings `[pieces]`)
     #[arg(long)]
     pub(crate) serve_pieces: bool,
-    /// Let programs inherit the credentials of the store, the piece secret and the dashboard token
-    #[arg(long)]
-    pub(crate) pass_secrets: bool,
-    /// Exit when there is nothing left to do
-    #[arg(long)]
-    drain: bool,
 }
 
 impl WorkerArgs {
-    /// True if the worker exits when there is nothing left to do.
-    pub(crate) fn is_drain(&self) -> bool {
-        self.drain
+    /// Options that also work on an outpost. Refuses the others.
+    pub(crate) fn for_outpost(&self) -> Result<&ProgramArgs> {
+        refuse_on_outpost(&[
+            (self.shards.is_some(), "--shards"),
+            (self.shard_range.is_some(), "--shard-range"),
+            (self.shard_leasing, "--shard-leasing"),
+            (self.direct, "--direct"),
+            (self.lease_secs.is_some(), "--lease-secs"),
+            (self.serve_pieces, "--serve-pieces"),
+        ])?;
+        Ok(&self.programs)
     }
 }
 
@@ -73,41 +88,41 @@ pub(crate) async fn work(
     printer: &Printer,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let name = name(queue, &settings.worker);
-    let worker = with_programs(queue, &name, args, settings, printer)?;
-    printer.note(&format!("worker {name} on {}; Ctrl-C drains", queue.client().describe()));
-    warn_of_namesake(queue, &name, &settings.worker, printer).await?;
-    let serving = serving(queue, &name, &settings.pieces, printer).await?;
+    let name = worker_id(queue, &settings.worker);
+    let worker = with_programs(queue, &name, &args.programs, settings, printer)?;
+    printer.note(&format!("worker {name} on {}; {STOP_HINT}", queue.describe()));
+    warn_if_id_in_use(queue, &name, &settings.worker, printer).await?;
+    let serving = start_serving(queue, &name, &settings.pieces, printer).await?;
     let monitor = worker.monitor();
-    let waits = drain::tell(queue, worker.monitor(), printer).boxed();
+    let waits = until_empty::print_waits(queue, worker.monitor(), printer).boxed();
     let running = worker.run(shutdown.clone()).boxed();
-    let running = Serving::beside(serving, running, &shutdown, printer).boxed();
-    let running = stoppable(running, &monitor, settings.worker.drain, &shutdown, printer).boxed();
-    let counts = up::beside(running, waits).await?;
-    summary(queue, &name, &counts, printer);
-    Ok(())
+    let running = AnnouncedServer::run_beside(serving, running, &shutdown, printer).boxed();
+    let running = run_with_stop_notes(running, &monitor, settings.worker.drain, &shutdown, printer).boxed();
+    let counts = up::run_beside(running, waits).await?;
+    Ok(summary(queue, &name, &counts, printer)?)
 }
 
 /// Starts the piece server of a worker, if the settings ask for one. Its peer id differs from the worker id, which a
 /// restarted worker could not use before the lease of its predecessor expires. Of several workers with one cache, one
 /// serves it.
-pub(super) async fn serving(
+pub(super) async fn start_serving(
     queue: &Queue,
     name: &str,
     settings: &typed::PiecesSettings,
     printer: &Printer,
-) -> Result<Option<Serving>> {
+) -> Result<Option<AnnouncedServer>> {
     if !settings.serve {
         return Ok(None);
     }
-    match Serving::start(queue.client(), &by_chance(queue.client(), name), settings).await {
+    let client = queue.client()?;
+    match AnnouncedServer::start(client, &random_name(client, name), settings).await {
         Ok(serving) => {
             printer.note(&format!("serving pieces at {}", serving.address));
             Ok(Some(serving))
         }
         Err(error) => {
             let cache = pieces::cache(settings)?;
-            let other = queue.client().host().blocking(move || Ok(cache.served_as())).await?;
+            let other = queue.host().blocking(move || Ok(cache.served_as())).await?;
             let other = other.ok_or(error)?;
             printer.note(&format!("peer {other} already serves the pieces of this cache"));
             Ok(None)
@@ -116,7 +131,7 @@ pub(super) async fn serving(
 }
 
 /// Prints a note if the worker id is in use: the worker leases nothing until then, and would seem idle.
-pub(super) async fn warn_of_namesake(
+pub(super) async fn warn_if_id_in_use(
     queue: &Queue,
     name: &str,
     settings: &typed::WorkerSettings,
@@ -126,7 +141,7 @@ pub(super) async fn warn_of_namesake(
         return Ok(());
     }
     let key = keys::worker_lease(&WorkerId::checked("worker id", name)?);
-    match read_lease(queue.client(), &key).await {
+    match read_lease(queue.client()?, &key).await {
         Ok(Some(lease)) if !lease.is_free(queue.now()?) => printer.note(&format!(
             "worker id {name} is in use until {}; no shards are leased before it is free",
             lease.expires_at
@@ -142,12 +157,12 @@ pub(super) async fn warn_of_namesake(
 pub(super) fn with_programs(
     queue: &Queue,
     name: &str,
-    args: &WorkerArgs,
+    args: &ProgramArgs,
     settings: &Settings,
     printer: &Printer,
 ) -> anyhow::Result<Worker> {
     let worker = Worker::new(queue.clone(), name, shards(queue, &settings.worker.shards)?)?;
-    let mut worker = pieces::carry(worker, queue.client(), &settings.pieces)?;
+    let mut worker = pieces::with_artifacts(worker, queue.client()?, &settings.pieces)?;
     for (task_type, program) in programs(&args.exec, &settings.worker, printer)? {
         worker = worker.handle(&task_type, move |context, input| program.clone().run(context, input))?;
     }
@@ -160,26 +175,26 @@ pub(crate) async fn monitor(
     printer: &Printer,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let name = name(queue, settings);
+    let name = worker_id(queue, settings);
     let worker = Worker::new(queue.clone(), &name, shards(queue, &settings.shards)?)?;
-    printer.note(&format!("monitor {name} on {}; Ctrl-C stops it", queue.client().describe()));
+    printer.note(&format!("monitor {name} on {}; Ctrl-C stops it", queue.describe()));
     let counts = worker.options(options(settings)).run_duties(shutdown).await?;
-    summary(queue, &name, &counts, printer);
-    Ok(())
+    Ok(summary(queue, &name, &counts, printer)?)
 }
 
-pub(super) fn summary(queue: &Queue, name: &str, counts: &Counts, printer: &Printer) {
-    let ledger = queue.client().ledger().snapshot();
+pub(super) fn summary(queue: &Queue, name: &str, counts: &Counts, printer: &Printer) -> Result<()> {
+    let ledger = queue.client()?.ledger().snapshot();
     if printer.is_json() {
         line(json!({"worker": name, "counts": counts, "requests": ledger}));
-        return;
+        return Ok(());
     }
     let Counts { completed, failed, cancelled, put_back, lost, recovered, .. } = counts;
     line(format_args!(
-        "{completed} completed, {failed} failed, {cancelled} cancelled, {put_back} requeued, {lost} lost, \
-         {recovered} recovered from other workers"
+        "{completed} completed, {failed} failed, {cancelled} cancelled, {put_back} pending again, {lost} claims lost, \
+         {recovered} recovered from crashed workers"
     ));
     line(format_args!("{} requests; cost on S3: US$ {:.6}", ledger.requests(), price(&ledger)));
+    Ok(())
 }
 
 /// Cost of these requests on S3, in US dollars.
@@ -187,15 +202,15 @@ pub(super) fn price(ledger: &Snapshot) -> f64 {
     Prices::of("aws").map(|prices| prices.total(ledger)).unwrap_or_default()
 }
 
-pub(crate) fn name(queue: &Queue, settings: &typed::WorkerSettings) -> String {
+pub(crate) fn worker_id(queue: &Queue, settings: &typed::WorkerSettings) -> String {
     match &settings.id {
         Some(id) => id.to_string(),
-        None => format!("w-{:08x}", queue.client().host().random_bits() & 0xffff_ffff),
+        None => format!("w-{:08x}", queue.host().random_bits() & 0xffff_ffff),
     }
 }
 
 pub(crate) fn shards(queue: &Queue, choice: &ShardChoice) -> Result<Option<Vec<Shard>>> {
-    let len = queue.shard_len();
+    let len = queue.objects()?.shard_len();
     match choice {
         ShardChoice::All => Ok(None),
         ShardChoice::Range(range) => len.parse_range(range).map(Some),

@@ -3,7 +3,7 @@
 use clap::Args;
 use futures::StreamExt;
 use leasehold_core::WorkerId;
-use leasehold_queue::{LeaseState, NameFor, Queue, SeenLease};
+use leasehold_queue::{IdPurpose, LeaseInfo, LeaseState, ObjectQueue};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(crate) struct WorkersArgs {
     limit: usize,
 }
 
-pub(crate) async fn run(queue: &Queue, args: &WorkersArgs, printer: &Printer) -> anyhow::Result<()> {
+pub(crate) async fn run(queue: &ObjectQueue, args: &WorkersArgs, printer: &Printer) -> anyhow::Result<()> {
     let spinner = printer.spinner("reading workers");
     let mut names = std::pin::pin!(queue.worker_leases());
     let mut seen = Vec::new();
@@ -31,10 +31,12 @@ pub(crate) async fn run(queue: &Queue, args: &WorkersArgs, printer: &Printer) ->
     let are_more = seen.len() == args.limit && names.next().await.is_some();
     let sizes = queue.inbox_sizes().await?;
     spinner.finish_and_clear();
-    let mut seen: Vec<_> =
-        seen.into_iter().map(|(worker, name_for, seen)| Row::new(worker, name_for, seen, &sizes)).collect();
+    let mut seen: Vec<_> = seen
+        .into_iter()
+        .map(|(worker, id_purpose, seen)| Row::new(worker, id_purpose, seen, &sizes))
+        .collect();
     if !are_more {
-        seen.extend(nameless(&seen, &sizes));
+        seen.extend(inboxes_without_lease(&seen, &sizes));
     }
     print(queue, &seen, printer)?;
     if are_more {
@@ -46,17 +48,22 @@ pub(crate) async fn run(queue: &Queue, args: &WorkersArgs, printer: &Printer) ->
 /// One worker, with the size of its inbox, if it has one.
 struct Row {
     worker: WorkerId,
-    name_for: NameFor,
+    id_purpose: IdPurpose,
     /// `None` if there is an inbox without a lease.
-    seen: Option<SeenLease>,
+    seen: Option<LeaseInfo>,
     inbox: Option<u64>,
 }
 
 impl Row {
-    fn new(worker: WorkerId, name_for: NameFor, seen: SeenLease, sizes: &BTreeMap<WorkerId, u64>) -> Self {
+    fn new(
+        worker: WorkerId,
+        id_purpose: IdPurpose,
+        seen: LeaseInfo,
+        sizes: &BTreeMap<WorkerId, u64>,
+    ) -> Self {
         let size = sizes.get(&worker).copied().unwrap_or(0);
-        let inbox = (name_for == NameFor::Inbox).then_some(size);
-        Self { worker, name_for, seen: Some(seen), inbox }
+        let inbox = (id_purpose == IdPurpose::Inbox).then_some(size);
+        Self { worker, id_purpose, seen: Some(seen), inbox }
     }
 
     fn state(&self) -> LeaseState {
@@ -65,19 +72,19 @@ impl Row {
 }
 
 /// Inboxes without a lease: a producer has written there late.
-fn nameless(seen: &[Row], sizes: &BTreeMap<WorkerId, u64>) -> Vec<Row> {
+fn inboxes_without_lease(seen: &[Row], sizes: &BTreeMap<WorkerId, u64>) -> Vec<Row> {
     let is_named = |worker: &WorkerId| seen.iter().any(|row| row.worker == *worker && row.inbox.is_some());
     let left = sizes.iter().filter(|(worker, _)| !is_named(worker));
     left.map(|(worker, size)| Row {
         worker: worker.clone(),
-        name_for: NameFor::Inbox,
+        id_purpose: IdPurpose::Inbox,
         seen: None,
         inbox: Some(*size),
     })
     .collect()
 }
 
-fn print(queue: &Queue, seen: &[Row], printer: &Printer) -> anyhow::Result<()> {
+fn print(queue: &ObjectQueue, seen: &[Row], printer: &Printer) -> anyhow::Result<()> {
     if printer.is_json() {
         seen.iter().for_each(print_json);
         return Ok(());
@@ -91,31 +98,31 @@ fn print(queue: &Queue, seen: &[Row], printer: &Printer) -> anyhow::Result<()> {
         .iter()
         .map(|row| {
             let lease = row.seen.as_ref().and_then(|seen| seen.lease.as_ref());
-            let holder = row.seen.as_ref().and_then(SeenLease::holder);
+            let holder = row.seen.as_ref().and_then(LeaseInfo::holder);
             let until = holder.and(lease).map(|lease| moment(lease.expires_at, now));
             vec![
                 (&row.worker).into(),
-                row.name_for.name().into(),
-                shards::state(row.state(), word(row)),
+                row.id_purpose.name().into(),
+                shards::state_cell(row.state(), state_name(row)),
                 lease.map_or("-".into(), |lease| lease.epoch.into()),
                 until.map_or("-".into(), Cell::from),
                 row.inbox.map_or("-".into(), Cell::from),
             ]
         })
         .collect();
-    let table = TextTable::default().left("WORKER", 0).left("FOR", 6).left("STATE", 8).right("EPOCH", 0);
-    let table = table.left("UNTIL (UTC)", 0).right("IN INBOX", 0);
+    let table = TextTable::default().left("WORKER", 0).left("LEASE", 6).left("STATE", 8).right("EPOCH", 0);
+    let table = table.left("UNTIL (UTC)", 0).right("INBOX", 0);
     table.rows(&rows, printer);
     Ok(())
 }
 
 fn print_json(row: &Row) {
     let lease = row.seen.as_ref().and_then(|seen| seen.lease.as_ref());
-    let holder = row.seen.as_ref().and_then(SeenLease::holder);
+    let holder = row.seen.as_ref().and_then(LeaseInfo::holder);
     line(json!({
         "worker_id": row.worker,
-        "for": row.name_for.name(),
-        "state": word(row),
+        "for": row.id_purpose.name(),
+        "state": state_name(row),
         "instance": lease.map(|lease| &lease.instance),
         "epoch": lease.map(|lease| lease.epoch),
         "until": holder.and(lease).map(|lease| lease.expires_at),
@@ -124,7 +131,7 @@ fn print_json(row: &Row) {
 }
 
 /// State of a worker. A free lease was released: otherwise it would not exist.
-fn word(row: &Row) -> &'static str {
+fn state_name(row: &Row) -> &'static str {
     match (&row.seen, row.state()) {
         (None, _) => "gone",
         (_, LeaseState::Free) => "released",

@@ -8,13 +8,13 @@ use toml::de::{DeTable, DeValue};
 
 use super::kind::{SettingKind, Value};
 use super::table::{self, Setting};
-use super::{Given, Layer, Surroundings, ValueOrigin, nearest, refused};
+use super::{Environment, Layer, LayerValue, ValueOrigin, invalid_value, nearest};
 
 const PROJECT_FILE: &str = "leasehold.toml";
 const USER_FILE: &str = "leasehold/config.toml";
 
 /// Path where a settings file was looked up.
-pub(crate) struct Looked {
+pub(crate) struct SettingsFile {
     /// [`Layer::UserFile`] or [`Layer::ProjectFile`].
     pub(crate) layer: Layer,
     pub(crate) path: PathBuf,
@@ -22,7 +22,7 @@ pub(crate) struct Looked {
     pub(crate) text: io::Result<String>,
 }
 
-impl Looked {
+impl SettingsFile {
     fn at(layer: Layer, path: PathBuf) -> Self {
         let text = std::fs::read_to_string(&path);
         Self { layer, path, text }
@@ -34,71 +34,74 @@ impl Looked {
 }
 
 /// Looks up the user's file, then the project's: in the working directory, then in its parents.
-pub(crate) fn look(around: &Surroundings) -> Vec<Looked> {
-    let mut looked: Vec<_> =
-        user_folder(around).map(|dir| Looked::at(Layer::UserFile, dir.join(USER_FILE))).into_iter().collect();
-    for folder in around.cwd.ancestors() {
-        let project = Looked::at(Layer::ProjectFile, folder.join(PROJECT_FILE));
+pub(crate) fn find(environment: &Environment) -> Vec<SettingsFile> {
+    let mut files: Vec<_> = user_folder(environment)
+        .map(|dir| SettingsFile::at(Layer::UserFile, dir.join(USER_FILE)))
+        .into_iter()
+        .collect();
+    for folder in environment.cwd.ancestors() {
+        let project = SettingsFile::at(Layer::ProjectFile, folder.join(PROJECT_FILE));
         let is_missing = project.is_missing();
-        looked.push(project);
+        files.push(project);
         if !is_missing {
             break;
         }
     }
-    looked
+    files
 }
 
-fn user_folder(around: &Surroundings) -> Option<PathBuf> {
-    xdg(around, "XDG_CONFIG_HOME", ".config")
+fn user_folder(environment: &Environment) -> Option<PathBuf> {
+    xdg(environment, "XDG_CONFIG_HOME", ".config")
 }
 
 /// Default directory of the artifact cache.
-pub(super) fn cache_folder(around: &Surroundings) -> Option<PathBuf> {
-    Some(xdg(around, "XDG_CACHE_HOME", ".cache")?.join("leasehold"))
+pub(super) fn cache_folder(environment: &Environment) -> Option<PathBuf> {
+    Some(xdg(environment, "XDG_CACHE_HOME", ".cache")?.join("leasehold"))
 }
 
 /// Default directory of the outposts of this machine.
-pub(super) fn data_folder(around: &Surroundings) -> Option<PathBuf> {
-    Some(xdg(around, "XDG_DATA_HOME", ".local/share")?.join("leasehold"))
+pub(super) fn data_folder(environment: &Environment) -> Option<PathBuf> {
+    Some(xdg(environment, "XDG_DATA_HOME", ".local/share")?.join("leasehold"))
 }
 
-fn xdg(around: &Surroundings, variable: &str, usual: &str) -> Option<PathBuf> {
+fn xdg(environment: &Environment, variable: &str, default: &str) -> Option<PathBuf> {
     // The XDG specification requires relative paths to be ignored.
-    let wanted = around.variables.get(variable).map(PathBuf::from).filter(|path| path.is_absolute());
-    wanted.or_else(|| Some(around.home.as_ref()?.join(usual)))
+    let wanted = environment.variables.get(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    wanted.or_else(|| Some(environment.home.as_ref()?.join(default)))
 }
 
 /// Contents of one file.
-pub(super) struct Said {
+pub(super) struct FileSettings {
     /// Values that it sets, including those of all profiles.
-    pub(super) given: Vec<Given>,
+    pub(super) values: Vec<LayerValue>,
     /// Profiles that it defines.
     pub(super) profiles: Vec<String>,
 }
 
 /// Parses a file; `None` if it does not exist.
-pub(super) fn read(looked: &Looked, cwd: &Path) -> Result<Option<Said>> {
-    let path = looked.path.display();
-    let text = match &looked.text {
+pub(super) fn read(file: &SettingsFile, cwd: &Path) -> Result<Option<FileSettings>> {
+    let path = file.path.display();
+    let text = match &file.text {
         Ok(text) => text,
-        Err(_) if looked.is_missing() => return Ok(None),
+        Err(_) if file.is_missing() => return Ok(None),
         Err(error) => return Err(Error::invalid(format!("cannot read {path}: {error}"))),
     };
-    let mut reader = Reader { looked, text, cwd, said: Said { given: Vec::new(), profiles: Vec::new() } };
+    let mut reader =
+        Reader { file, text, cwd, contents: FileSettings { values: Vec::new(), profiles: Vec::new() } };
     let document = DeTable::parse(text).map_err(|error| {
         // Not the error's own display, which quotes the line: it may contain a secret.
         let place = reader.place(error.span().map_or(0, |span| span.start));
         Error::invalid(format!("{place} is not TOML: {}", error.message().replace('\n', ", ")))
     })?;
     reader.table(document.get_ref(), "", None)?;
-    Ok(Some(reader.said))
+    Ok(Some(reader.contents))
 }
 
 struct Reader<'a> {
-    looked: &'a Looked,
+    file: &'a SettingsFile,
     text: &'a str,
     cwd: &'a Path,
-    said: Said,
+    contents: FileSettings,
 }
 
 impl Reader<'_> {
@@ -126,7 +129,7 @@ impl Reader<'_> {
             let (name, place) = (profile.get_ref(), self.place(profile.span().start));
             let tables =
                 value.get_ref().as_table().ok_or_else(|| not_a_table(&format!("profiles.{name}"), &place))?;
-            self.said.profiles.push(name.to_string());
+            self.contents.profiles.push(name.to_string());
             self.table(tables, "", Some(name))?;
         }
         Ok(())
@@ -139,7 +142,7 @@ impl Reader<'_> {
         place: String,
         profile: Option<&str>,
     ) -> Result<()> {
-        let (layer, place) = match (profile, self.looked.layer) {
+        let (layer, place) = match (profile, self.file.layer) {
             (None, layer) => (layer, place),
             (Some(name), Layer::UserFile) => (Layer::UserProfile, format!("{place}, profile {name}")),
             (Some(name), _) => (Layer::ProjectProfile, format!("{place}, profile {name}")),
@@ -150,17 +153,22 @@ impl Reader<'_> {
                 DeValue::Table(_) => "a table".to_owned(),
                 _ => setting.kind.quote(&self.text[value.span()]),
             };
-            return Err(refused(setting, &written, &origin));
+            return Err(invalid_value(setting, &written, &origin));
         };
         let is_path = matches!(setting.kind, SettingKind::Address | SettingKind::Path);
         let value = if is_path { self.anchored(read) } else { read };
-        self.said.given.push(Given { setting, value, origin, profile: profile.map(ToOwned::to_owned) });
+        self.contents.values.push(LayerValue {
+            setting,
+            value,
+            origin,
+            profile: profile.map(ToOwned::to_owned),
+        });
         Ok(())
     }
 
     /// Resolves a relative path against the folder of the file.
     fn anchored(&self, address: Value) -> Value {
-        match (address, self.looked.path.parent()) {
+        match (address, self.file.path.parent()) {
             (Value::Text(path), Some(folder))
                 if leasehold_store::open::scheme(&path).is_none() && folder != self.cwd =>
             {
@@ -174,7 +182,7 @@ impl Reader<'_> {
     fn place(&self, offset: usize) -> String {
         let before = self.text.as_bytes().iter().take(offset);
         let line = before.filter(|byte| **byte == b'\n').count() + 1;
-        format!("{}:{line}", self.looked.path.display())
+        format!("{}:{line}", self.file.path.display())
     }
 }
 

@@ -47,5 +47,5 @@ fn reference() -> String {
 
 #[test]
 fn the_reference_says_what_the_table_says() {
-    crate::reference::agrees("settings.md", &reference());
+    crate::reference::assert_documented("settings.md", &reference());
 }

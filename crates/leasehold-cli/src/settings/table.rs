@@ -39,8 +39,8 @@ pub(crate) const TABLE: &[Setting] = &[
         kind: SettingKind::Choice(&["bucket", "filesystem"]),
         default: Some("bucket"),
         variable: "LEASEHOLD_QUEUE_TYPE",
-        help: "Kind of queue: `bucket` works on the store itself, `filesystem` on an outpost, a folder that syncs \
-               with a bucket.",
+        help: "`bucket`: use the store (bucket or folder) directly; `filesystem`: use the outpost of this machine, a folder that \
+               syncs with a bucket.",
     },
     Setting {
         name: "queue.campaign",
@@ -188,14 +188,14 @@ pub(crate) const TABLE: &[Setting] = &[
         kind: SettingKind::Whole { from: 1, to: DAY_SECS },
         default: Some("5"),
         variable: "LEASEHOLD_WORKER_RECOVER_SECS",
-        help: "Seconds between two scans for tasks of lost workers.",
+        help: "Seconds between two scans for expired claims, whose tasks become pending again.",
     },
     Setting {
         name: "worker.sweep_secs",
         kind: SettingKind::Whole { from: 1, to: DAY_SECS },
         default: Some("60"),
         variable: "LEASEHOLD_WORKER_SWEEP_SECS",
-        help: "Seconds between two scans of the whole index, which find tasks whose notification was lost.",
+        help: "Seconds between two full scans of the index, which find tasks whose notification was lost.",
     },
     Setting {
         name: "worker.lease_duration_secs",
@@ -218,8 +218,8 @@ pub(crate) const TABLE: &[Setting] = &[
         kind: SettingKind::Whole { from: 1, to: 3_600 },
         default: Some("120"),
         variable: "LEASEHOLD_WORKER_OVERFLOW_SCAVENGE_INTERVAL_SECS",
-        help: "Seconds between two scans for tasks from the inboxes of dead workers. Dead workers are looked up \
-               twice as often.",
+        help: "Seconds between two scans for tasks from the inboxes of crashed workers. Inboxes of crashed workers are \
+               searched for twice as often.",
     },
     Setting {
         name: "worker.polling.strategy",
@@ -331,7 +331,7 @@ pub(crate) const TABLE: &[Setting] = &[
         kind: SettingKind::Switch,
         default: Some("true"),
         variable: "LEASEHOLD_PIECES_PEERS",
-        help: "Fetch artifacts from peers too. Requests: one list per fetch and one get per peer.",
+        help: "Fetch artifacts from peers too, not only from the store. Requests: one list per fetch and one get per peer.",
     },
     Setting {
         name: "pieces.secret",
@@ -403,7 +403,7 @@ pub(crate) const TABLE: &[Setting] = &[
         kind: SettingKind::Switch,
         default: Some("false"),
         variable: "LEASEHOLD_DASHBOARD_ALLOW_ACTIONS",
-        help: "Let viewers of the dashboard cancel, retry and run tasks; otherwise it is read-only.",
+        help: "Let viewers of the dashboard cancel, retry and reschedule tasks; otherwise it is read-only.",
     },
     Setting {
         name: "dashboard.provider",

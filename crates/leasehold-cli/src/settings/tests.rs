@@ -15,9 +15,9 @@ const LAYERS: [Layer; 6] = [
 ];
 
 /// Temporary folder with a home and a project.
-struct Place(tempfile::TempDir);
+struct TestDirs(tempfile::TempDir);
 
-impl Place {
+impl TestDirs {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("home/.config/leasehold")).unwrap();
@@ -33,8 +33,8 @@ impl Place {
         std::fs::write(self.0.path().join("project/leasehold.toml"), text).unwrap();
     }
 
-    fn around(&self, variables: &[(&str, &str)]) -> Surroundings {
-        Surroundings {
+    fn environment(&self, variables: &[(&str, &str)]) -> Environment {
+        Environment {
             cwd: self.0.path().join("project"),
             home: Some(self.0.path().join("home")),
             variables: variables.iter().map(|(name, value)| ((*name).into(), value.into())).collect(),
@@ -42,13 +42,13 @@ impl Place {
     }
 
     fn load(&self, variables: &[(&str, &str)]) -> Result<Settings> {
-        load(&self.around(variables), &Flags::default())
+        load(&self.environment(variables), &Flags::default())
     }
 
-    fn complaint(&self, variables: &[(&str, &str)]) -> String {
-        let complaint = self.load(variables).unwrap_err();
-        assert_eq!(complaint.kind(), leasehold_core::Kind::Invalid);
-        complaint.to_string().replace(self.0.path().to_str().unwrap(), "[folder]")
+    fn error_text(&self, variables: &[(&str, &str)]) -> String {
+        let error = self.load(variables).unwrap_err();
+        assert_eq!(error.kind(), leasehold_core::Kind::Invalid);
+        error.to_string().replace(self.0.path().to_str().unwrap(), "[folder]")
     }
 }
 
@@ -77,29 +77,29 @@ fn in_file(table: &str, setting: &Setting, text: &str) -> String {
 
 #[test]
 fn of_any_layers_the_last_one_wins() {
-    let place = Place::new();
+    let dirs = TestDirs::new();
     for setting in TABLE {
         for chosen in 0..1 << LAYERS.len() {
-            let speaks =
+            let number_of =
                 |layer: Layer| LAYERS.iter().position(|l| *l == layer).filter(|n| chosen & (1 << n) != 0);
             let line = |table, layer| {
-                speaks(layer).map(|n| in_file(table, setting, &sample(setting, n))).unwrap_or_default()
+                number_of(layer).map(|n| in_file(table, setting, &sample(setting, n))).unwrap_or_default()
             };
-            place.user(&(line("", Layer::UserFile) + &line("profiles.p.", Layer::UserProfile)));
-            place.project(&(line("", Layer::ProjectFile) + &line("profiles.p.", Layer::ProjectProfile)));
-            let last = LAYERS.iter().rev().find(|layer| speaks(**layer).is_some());
-            let mut around = place.around(&[]);
-            if let Some(n) = speaks(Layer::Environment) {
-                around.variables.insert(setting.variable.into(), sample(setting, n).into());
+            dirs.user(&(line("", Layer::UserFile) + &line("profiles.p.", Layer::UserProfile)));
+            dirs.project(&(line("", Layer::ProjectFile) + &line("profiles.p.", Layer::ProjectProfile)));
+            let last = LAYERS.iter().rev().find(|layer| number_of(**layer).is_some());
+            let mut environment = dirs.environment(&[]);
+            if let Some(n) = number_of(Layer::Environment) {
+                environment.variables.insert(setting.variable.into(), sample(setting, n).into());
             }
-            let flag = speaks(Layer::Flag).map(|n| sample(setting, n));
-            let has_profile = speaks(Layer::UserProfile).or(speaks(Layer::ProjectProfile)).is_some();
+            let flag = number_of(Layer::Flag).map(|n| sample(setting, n));
+            let has_profile = number_of(Layer::UserProfile).or(number_of(Layer::ProjectProfile)).is_some();
             let flags =
                 Flags::default().with("--x", setting.name, flag).with_profile(has_profile.then_some("p"));
-            let (all, _) = resolve(&around, &flags).unwrap();
+            let (all, _) = resolve(&environment, &flags).unwrap();
             let found = all.iter().find(|effective| effective.setting == setting).unwrap();
             assert_eq!(found.origin.layer, last.copied().unwrap_or(Layer::Default), "{}", setting.name);
-            let expected = last.and_then(|layer| speaks(*layer)).map(|n| sample(setting, n));
+            let expected = last.and_then(|layer| number_of(*layer)).map(|n| sample(setting, n));
             let expected = expected.or(setting.default.map(ToOwned::to_owned));
             assert_eq!(found.value, expected.and_then(|text| setting.kind.parse(&text)), "{}", setting.name);
             assert!(all.iter().all(|other| other.setting == setting || other.origin.layer == Layer::Default));
@@ -108,7 +108,7 @@ fn of_any_layers_the_last_one_wins() {
 }
 
 #[test]
-fn every_setting_has_a_name_and_a_variable_of_its_own() {
+fn every_setting_has_a_unique_name_and_variable() {
     let names: BTreeSet<_> = TABLE.iter().map(|setting| setting.name).collect();
     let variables: BTreeSet<_> = TABLE.iter().map(|setting| setting.variable).collect();
     assert_eq!((names.len(), variables.len()), (TABLE.len(), TABLE.len()));
@@ -131,9 +131,9 @@ fn every_setting_has_a_name_and_a_variable_of_its_own() {
 }
 
 #[test]
-fn commands_get_types() {
-    let place = Place::new();
-    let Settings { queue, worker, .. } = place.load(&[]).unwrap();
+fn settings_are_typed() {
+    let dirs = TestDirs::new();
+    let Settings { queue, worker, .. } = dirs.load(&[]).unwrap();
     assert_eq!((queue.store.as_str(), queue.kind), ("./leasehold-data", StoreKind::Bucket));
     assert_eq!((queue.shard_len, queue.direct), (None, None));
     assert!(queue.open.access_key.is_none() && worker.id.is_none() && worker.leasing.is_none());
@@ -155,7 +155,7 @@ fn commands_get_types() {
         ("LEASEHOLD_WORKER_POLLING_STRATEGY", "fixed"),
         ("LEASEHOLD_WORKER_SWEEP_SECS", "90"),
     ];
-    let Settings { queue, worker, .. } = place.load(&variables).unwrap();
+    let Settings { queue, worker, .. } = dirs.load(&variables).unwrap();
     assert_eq!((queue.kind, queue.direct.is_some()), (StoreKind::Filesystem, true));
     assert_eq!(queue.shard_len.map(leasehold_core::ShardLen::count), Some(256));
     assert_eq!(queue.open.folder.durability, leasehold_store::Durability::Os);
@@ -169,7 +169,7 @@ fn commands_get_types() {
 
 #[test]
 fn shard_leasing_is_read_from_the_environment() {
-    let leasing = |variables: &[(&str, &str)]| Place::new().load(variables).unwrap().worker.leasing;
+    let leasing = |variables: &[(&str, &str)]| TestDirs::new().load(variables).unwrap().worker.leasing;
     assert_eq!(leasing(&[("LEASEHOLD_SHARD_LEASING", "1")]), Some(ShardLeasing::default()));
     let all = [
         ("LEASEHOLD_SHARD_LEASING", "1"),
@@ -183,44 +183,44 @@ fn shard_leasing_is_read_from_the_environment() {
 }
 
 #[test]
-fn a_secret_stays_one_even_when_the_settings_are_printed() {
-    let settings = Place::new()
+fn secrets_are_masked_when_the_settings_are_printed() {
+    let settings = TestDirs::new()
         .load(&[("LEASEHOLD_QUEUE_ACCESS_KEY_ID", "me"), ("LEASEHOLD_QUEUE_SECRET_ACCESS_KEY", "hush")])
         .unwrap();
     assert!(!format!("{settings:?}").contains("hush"));
-    let place = Place::new();
-    place.project("queue.secret_access_key = [\"hush\"]");
-    assert!(!place.complaint(&[]).contains("hush"));
-    place.project("queue.secret_access_key = \"hush\nx");
-    assert!(!place.complaint(&[]).contains("hush"));
+    let dirs = TestDirs::new();
+    dirs.project("queue.secret_access_key = [\"hush\"]");
+    assert!(!dirs.error_text(&[]).contains("hush"));
+    dirs.project("queue.secret_access_key = \"hush\nx");
+    assert!(!dirs.error_text(&[]).contains("hush"));
 }
 
 #[test]
-fn a_path_in_a_file_counts_from_its_folder() {
-    let place = Place::new();
+fn a_path_in_a_file_is_relative_to_its_folder() {
+    let dirs = TestDirs::new();
     let store = |cwd: &str| {
-        let around = Surroundings { cwd: place.0.path().join(cwd), ..place.around(&[]) };
-        load(&around, &Flags::default()).unwrap().queue.store
+        let environment = Environment { cwd: dirs.0.path().join(cwd), ..dirs.environment(&[]) };
+        load(&environment, &Flags::default()).unwrap().queue.store
     };
-    place.project("queue.store = './data'");
+    dirs.project("queue.store = './data'");
     assert_eq!(store("project"), "./data");
-    assert_eq!(store("project/below"), place.0.path().join("project/data").to_str().unwrap());
-    place.project("queue.store = 's3://bucket/prefix'");
+    assert_eq!(store("project/below"), dirs.0.path().join("project/data").to_str().unwrap());
+    dirs.project("queue.store = 's3://bucket/prefix'");
     assert_eq!(store("project/below"), "s3://bucket/prefix");
 }
 
 #[test]
-fn a_range_can_replace_a_list_from_below() {
-    let place = Place::new();
-    place.project("worker.shards = ['00']");
-    let with = |variables: &[(&str, &str)]| place.load(variables).unwrap().worker.shards;
+fn a_range_overrides_a_list_of_a_lower_layer() {
+    let dirs = TestDirs::new();
+    dirs.project("worker.shards = ['00']");
+    let with = |variables: &[(&str, &str)]| dirs.load(variables).unwrap().worker.shards;
     assert_eq!(with(&[]), ShardChoice::List(vec!["00".into()]));
     assert_eq!(with(&[("LEASEHOLD_WORKER_SHARD_RANGE", "00-3f")]), ShardChoice::Range("00-3f".into()));
 }
 
 #[test]
-fn what_does_not_fit_is_explained() {
-    let place = Place::new();
+fn invalid_settings_are_explained() {
+    let dirs = TestDirs::new();
     let files = [
         "queue = 3",
         "profiles = 3",
@@ -246,11 +246,11 @@ fn what_does_not_fit_is_explained() {
         "queue.access_key_id = 'me'",
         "worker.lease_secs = 2",
     ];
-    let complaints = files.map(|file| {
-        place.project(file);
-        place.complaint(&[])
+    let errors = files.map(|file| {
+        dirs.project(file);
+        dirs.error_text(&[])
     });
-    insta::assert_snapshot!(complaints.join("\n"));
+    insta::assert_snapshot!(errors.join("\n"));
 }
 
 #[test]

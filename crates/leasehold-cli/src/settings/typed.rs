@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Effective;
+use super::EffectiveSetting;
 use super::kind::Value;
 
 /// Settings of the queue and its store.
@@ -114,7 +114,7 @@ pub(crate) struct DashboardSettings {
 }
 
 impl QueueSettings {
-    pub(super) fn new(all: &[Effective]) -> Result<Self> {
+    pub(super) fn new(all: &[EffectiveSetting]) -> Result<Self> {
         let durability = required(text(all, "queue.durability")).parse()?;
         let access = required(text(all, "queue.folder_access")).parse()?;
         let open = OpenOptions {
@@ -139,14 +139,14 @@ impl QueueSettings {
     }
 }
 
-fn campaign(all: &[Effective]) -> Result<Option<Campaign>> {
+fn campaign(all: &[EffectiveSetting]) -> Result<Option<Campaign>> {
     let name = "queue.campaign";
     let parsed = text(all, name).map(str::parse).transpose();
     parsed.map_err(|error: Error| Error::invalid(format!("{name} ({}): {error}", get(all, name).origin)))
 }
 
 impl WorkerSettings {
-    pub(super) fn new(all: &[Effective]) -> Result<Self> {
+    pub(super) fn new(all: &[EffectiveSetting]) -> Result<Self> {
         let id = text(all, "worker.id").map(|id| WorkerId::checked("worker.id", id));
         Ok(Self {
             id: id.transpose()?,
@@ -167,9 +167,9 @@ impl WorkerSettings {
 }
 
 impl PiecesSettings {
-    pub(super) fn new(all: &[Effective], usual_cache: Option<PathBuf>) -> Result<Self> {
+    pub(super) fn new(all: &[EffectiveSetting], default_cache: Option<PathBuf>) -> Result<Self> {
         Ok(Self {
-            cache: text(all, "pieces.cache").map(PathBuf::from).or(usual_cache),
+            cache: text(all, "pieces.cache").map(PathBuf::from).or(default_cache),
             cache_bytes: required(whole(all, "pieces.cache_bytes")),
             keep: Duration::from_secs(required(whole(all, "pieces.keep_days")) * 86_400),
             peers: get(all, "pieces.peers").value == Some(Value::Switch(true)),
@@ -184,9 +184,9 @@ impl PiecesSettings {
 }
 
 impl OutpostSettings {
-    pub(super) fn new(all: &[Effective], usual_data: Option<PathBuf>) -> Self {
+    pub(super) fn new(all: &[EffectiveSetting], default_data: Option<PathBuf>) -> Self {
         Self {
-            data: text(all, "outpost.data").map(PathBuf::from).or(usual_data),
+            data: text(all, "outpost.data").map(PathBuf::from).or(default_data),
             cycle: secs(all, "outpost.cycle_secs"),
             window: count(all, "outpost.window"),
         }
@@ -194,7 +194,7 @@ impl OutpostSettings {
 }
 
 impl DashboardSettings {
-    pub(super) fn new(all: &[Effective]) -> Result<Self> {
+    pub(super) fn new(all: &[EffectiveSetting]) -> Result<Self> {
         let port = u16::try_from(required(whole(all, "dashboard.port"))).unwrap_or(u16::MAX);
         Ok(Self {
             addr: SocketAddr::new(listening(all)?, port),
@@ -207,7 +207,7 @@ impl DashboardSettings {
 
 /// Parses the host of the dashboard. Only IP addresses and `localhost`: another name could resolve to an unexpected
 /// address.
-fn listening(all: &[Effective]) -> Result<IpAddr> {
+fn listening(all: &[EffectiveSetting]) -> Result<IpAddr> {
     let name = "dashboard.host";
     match required(text(all, name)) {
         "localhost" => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
@@ -219,19 +219,19 @@ fn listening(all: &[Effective]) -> Result<IpAddr> {
     }
 }
 
-fn token(all: &[Effective]) -> Result<Option<Token>> {
+fn token(all: &[EffectiveSetting]) -> Result<Option<Token>> {
     let name = "dashboard.token";
     let token = text(all, name).map(Token::new).transpose();
     token.map_err(|error| Error::invalid(format!("{name} ({}): {error}", get(all, name).origin)))
 }
 
-fn secret(all: &[Effective]) -> Result<Option<Secret>> {
+fn secret(all: &[EffectiveSetting]) -> Result<Option<Secret>> {
     let name = "pieces.secret";
     let secret = text(all, name).map(|text| Secret::new(text.as_bytes())).transpose();
     secret.map_err(|error| Error::invalid(format!("{name} ({}): {error}", get(all, name).origin)))
 }
 
-fn address(all: &[Effective], name: &str) -> Result<Option<SocketAddr>> {
+fn address(all: &[EffectiveSetting], name: &str) -> Result<Option<SocketAddr>> {
     let parsed = text(all, name).map(|text| {
         text.parse().map_err(|_| {
             let origin = &get(all, name).origin;
@@ -242,7 +242,7 @@ fn address(all: &[Effective], name: &str) -> Result<Option<SocketAddr>> {
     parsed.transpose()
 }
 
-fn access_key(all: &[Effective]) -> Result<Option<AccessKey>> {
+fn access_key(all: &[EffectiveSetting]) -> Result<Option<AccessKey>> {
     let half = |given: &str, missing| {
         let origin = &get(all, given).origin;
         Err(Error::invalid(format!("{given} ({origin}) is set without {missing}; set both")))
@@ -258,7 +258,7 @@ fn access_key(all: &[Effective]) -> Result<Option<AccessKey>> {
 
 /// Chosen shards. A list and a range exclude each other within a layer; across layers the later one wins, so that a flag can
 /// override a file.
-fn shards(all: &[Effective]) -> Result<ShardChoice> {
+fn shards(all: &[EffectiveSetting]) -> Result<ShardChoice> {
     let (list, range) = (get(all, "worker.shards"), get(all, "worker.shard_range"));
     Ok(match (&list.value, &range.value) {
         (Some(Value::List(_)), Some(_)) if list.origin.layer == range.origin.layer => {
@@ -276,7 +276,7 @@ fn shards(all: &[Effective]) -> Result<ShardChoice> {
     })
 }
 
-fn polling(all: &[Effective]) -> Result<PollingSettings> {
+fn polling(all: &[EffectiveSetting]) -> Result<PollingSettings> {
     let (shortest, longest) = ("worker.polling.min_interval_ms", "worker.polling.max_interval_ms");
     let (min, max) = (required(whole(all, shortest)), required(whole(all, longest)));
     if text(all, "worker.polling.strategy") == Some("fixed") {
@@ -294,7 +294,7 @@ fn polling(all: &[Effective]) -> Result<PollingSettings> {
     Ok(PollingSettings::Adaptive { min, max, factor: required(factor) })
 }
 
-fn leasing(all: &[Effective]) -> Result<Option<ShardLeasing>> {
+fn leasing(all: &[EffectiveSetting]) -> Result<Option<ShardLeasing>> {
     let (renew, ttl) =
         ("worker.shard_leasing.lease_renew_interval_secs", "worker.shard_leasing.lease_ttl_secs");
     let enabled = "worker.shard_leasing.enabled";
@@ -315,11 +315,11 @@ fn leasing(all: &[Effective]) -> Result<Option<ShardLeasing>> {
     Ok(Some(leasing))
 }
 
-fn is_direct(all: &[Effective]) -> bool {
+fn is_direct(all: &[EffectiveSetting]) -> bool {
     text(all, "queue.dispatch_mode") == Some("direct")
 }
 
-fn direct(all: &[Effective]) -> Option<DirectDispatch> {
+fn direct(all: &[EffectiveSetting]) -> Option<DirectDispatch> {
     let selection = match text(all, "queue.direct_dispatch.worker_selection") {
         Some("hash") => Selection::Hash,
         Some("random") => Selection::Random,
@@ -329,7 +329,7 @@ fn direct(all: &[Effective]) -> Option<DirectDispatch> {
     is_direct(all).then_some(DirectDispatch { discovery_ttl, selection })
 }
 
-fn inbox(all: &[Effective]) -> Result<Option<InboxLease>> {
+fn inbox(all: &[EffectiveSetting]) -> Result<Option<InboxLease>> {
     let (renew, ttl) = ("worker.lease_renewal_interval_secs", "worker.lease_duration_secs");
     let lease = InboxLease { ttl: secs(all, ttl), renew_every: secs(all, renew) };
     if !is_direct(all) {
@@ -340,7 +340,7 @@ fn inbox(all: &[Effective]) -> Result<Option<InboxLease>> {
 }
 
 fn check_renewals(
-    all: &[Effective],
+    all: &[EffectiveSetting],
     (renew, renew_every): (&str, Duration),
     (ttl, lasts): (&str, Duration),
 ) -> Result<()> {
@@ -351,38 +351,38 @@ fn check_renewals(
     Ok(())
 }
 
-fn clash(all: &[Effective], first: &str, relation: &str, second: &str, advice: &str) -> Error {
+fn clash(all: &[EffectiveSetting], first: &str, relation: &str, second: &str, advice: &str) -> Error {
     let described = |name| {
-        let Effective { value, origin, .. } = get(all, name);
+        let EffectiveSetting { value, origin, .. } = get(all, name);
         let value = value.as_ref().map(|value| format!(" {value}")).unwrap_or_default();
         format!("{name}{value} ({origin})")
     };
     Error::invalid(format!("{} {relation} {}; {advice}", described(first), described(second)))
 }
 
-fn get<'a>(all: &'a [Effective], name: &str) -> &'a Effective {
+fn get<'a>(all: &'a [EffectiveSetting], name: &str) -> &'a EffectiveSetting {
     all.iter().find(|effective| effective.setting.name == name).expect("the name is in the table")
 }
 
-fn text<'a>(all: &'a [Effective], name: &str) -> Option<&'a str> {
+fn text<'a>(all: &'a [EffectiveSetting], name: &str) -> Option<&'a str> {
     match &get(all, name).value {
         Some(Value::Text(text) | Value::Secret(text)) => Some(text),
         _ => None,
     }
 }
 
-fn whole(all: &[Effective], name: &str) -> Option<u64> {
+fn whole(all: &[EffectiveSetting], name: &str) -> Option<u64> {
     match get(all, name).value {
         Some(Value::Whole(number)) => Some(number),
         _ => None,
     }
 }
 
-fn count(all: &[Effective], name: &str) -> usize {
+fn count(all: &[EffectiveSetting], name: &str) -> usize {
     usize::try_from(required(whole(all, name))).unwrap_or(usize::MAX)
 }
 
-fn secs(all: &[Effective], name: &str) -> Duration {
+fn secs(all: &[EffectiveSetting], name: &str) -> Duration {
     Duration::from_secs(required(whole(all, name)))
 }
 

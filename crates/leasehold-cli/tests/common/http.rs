@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 /// Address in the output of a dashboard.
-pub(crate) fn address(said: &str) -> String {
-    let (_, rest) = said.split_once("http://").unwrap();
+pub(crate) fn address(printed: &str) -> String {
+    let (_, rest) = printed.split_once("http://").unwrap();
     rest.split('/').next().unwrap().to_owned()
 }
 

@@ -13,21 +13,21 @@ use std::fmt::Write;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use super::crashes::{self, Place};
+use super::crashes::{self, TestStore};
 use super::live::Live;
 
 /// Twice the time for which the clients of these tests trust the layout, and longer than any of their requests.
 const KNOWN: Duration = Duration::from_secs(2);
 const QUICK: [&str; 4] = ["--known-secs", "2", "--grace-secs", "1"];
 /// Long enough that pending tasks do not become due and leases do not expire.
-const FOR_LONG: Duration = Duration::from_hours(80_000);
+const VERY_LONG: Duration = Duration::from_hours(80_000);
 
 pub(crate) fn migrate<'a>(args: &[&'a str]) -> Vec<&'a str> {
     ["migrate-shards"].iter().chain(args).chain(&QUICK).copied().collect()
 }
 
 /// Task after these events, an hour apart.
-fn after(number: u64, events: &[Event]) -> Task {
+fn task_after(number: u64, events: &[Event]) -> Task {
     let host = SystemHost;
     let id = TaskId::from_random(host.random_bits());
     let began = StoreTime::from_millis(1_750_000_000_000);
@@ -35,9 +35,9 @@ fn after(number: u64, events: &[Event]) -> Task {
         by: "someone".into(),
         now: Now::exactly(began.plus(Duration::from_hours(hours))),
         write_id: leasehold_core::WriteId::from_random(host.random_bits()),
-        chance: 0,
+        random: 0,
     };
-    let expires_in = if events.contains(&Event::Expire) { Duration::from_mins(90) } else { FOR_LONG };
+    let expires_in = if events.contains(&Event::Expire) { Duration::from_mins(90) } else { VERY_LONG };
     let order = NewTask { expires_in: Some(expires_in), ..NewTask::new("t", number.into()).unwrap() };
     let mut task = order.submitted(id, ShardLen::DEFAULT.shard_of(&id), &act(0));
     for (event, hour) in events.iter().zip(1..) {
@@ -47,10 +47,10 @@ fn after(number: u64, events: &[Event]) -> Task {
 }
 
 /// Events that lead to each status.
-fn lives() -> Vec<(Status, Vec<Event>)> {
+fn events_by_status() -> Vec<(Status, Vec<Event>)> {
     let lease_id = leasehold_core::LeaseId::from_random(7);
     let worker = leasehold_core::Name::checked("worker id", "w").unwrap();
-    let claim = Event::Claim { worker, lease_id: lease_id.clone(), lease: FOR_LONG };
+    let claim = Event::Claim { worker, lease_id: lease_id.clone(), lease: VERY_LONG };
     let complete = Event::Complete {
         lease_id: lease_id.clone(),
         output: json!({"n": [1, 2.5]}),
@@ -75,10 +75,10 @@ fn lives() -> Vec<(Status, Vec<Event>)> {
 
 /// Creates tasks, equally many in each status.
 pub(crate) async fn fill(client: &Client, count: u64) {
-    let lives = lives();
+    let events_by_status = events_by_status();
     let tasks = (0..count).map(|number| {
-        let (status, events) = &lives[usize::try_from(number).unwrap() % lives.len()];
-        let task = after(number, events);
+        let (status, events) = &events_by_status[usize::try_from(number).unwrap() % events_by_status.len()];
+        let task = task_after(number, events);
         assert_eq!(task.status(), *status);
         task
     });
@@ -116,7 +116,7 @@ pub(crate) async fn raw_tasks(client: &Client) -> BTreeMap<String, Value> {
 }
 
 /// Fields of tasks that do not change in a migration, by id. Only of the tasks that no worker runs.
-fn essence(tasks: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
+fn unchanged_fields(tasks: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     for task in tasks.values().filter(|task| task["task_type"] == "t") {
         let mut task = task.clone();
@@ -133,7 +133,7 @@ fn essence(tasks: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
 /// unchanged and have exactly their entry. Nothing is left in the old layout.
 async fn audit(client: &Client, len: usize, before: &BTreeMap<String, Value>) {
     let tasks = raw_tasks(client).await;
-    assert_eq!(essence(&tasks), *before);
+    assert_eq!(unchanged_fields(&tasks), *before);
     let mut entries = BTreeSet::new();
     for (key, task) in &tasks {
         let id = task["id"].as_str().unwrap();
@@ -143,7 +143,7 @@ async fn audit(client: &Client, len: usize, before: &BTreeMap<String, Value>) {
             (format!("tasks/{shard}/{id}.json").as_str(), Some(shard))
         );
         if before.contains_key(id) {
-            entries.extend(called_for(task));
+            entries.extend(expected_entry(task));
         }
     }
     let found = [keys_of(client, "ready/").await, keys_of(client, "leases/").await].concat();
@@ -154,7 +154,7 @@ async fn audit(client: &Client, len: usize, before: &BTreeMap<String, Value>) {
 }
 
 /// Index entry of a task, from its raw record.
-fn called_for(task: &Value) -> Option<String> {
+fn expected_entry(task: &Value) -> Option<String> {
     let minute = |time: &str| {
         format!("{}{}{}-{}{}", &time[..4], &time[5..7], &time[8..10], &time[11..13], &time[14..16])
     };
@@ -190,35 +190,47 @@ async fn is_half_way(client: &Client) -> bool {
 }
 
 /// Waits until a migration moves tasks. If it finished before this process could read that, undoes and restarts it.
-async fn moving(place: &Place, client: &Client, mut child: Child, from: &str, to: &str) -> Child {
+async fn until_moving(
+    test_store: &TestStore,
+    client: &Client,
+    mut child: Child,
+    from: &str,
+    to: &str,
+) -> Child {
     while phase(client).await != "moving" {
         tokio::time::sleep(Duration::from_millis(10)).await;
         if let Some(ended) = child.try_wait().unwrap() {
             assert!(ended.success());
-            assert!(place.command(&migrate(&["--to", from])).output().unwrap().status.success());
-            child = started(place, to);
+            assert!(test_store.command(&migrate(&["--to", from])).output().unwrap().status.success());
+            child = start_migration(test_store, to);
         }
     }
     child
 }
 
 /// Starts a migration process.
-fn started(place: &Place, to: &str) -> Child {
-    place.command(&migrate(&["--to", to])).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+fn start_migration(test_store: &TestStore, to: &str) -> Child {
+    test_store.command(&migrate(&["--to", to])).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
 /// Kills a migration several times, each time later, and returns the phases in which it was killed.
-async fn killed(place: &Place, client: &Client, from: &str, to: &str, kills: u32) -> BTreeMap<String, u32> {
+async fn kill_repeatedly(
+    test_store: &TestStore,
+    client: &Client,
+    from: &str,
+    to: &str,
+    kills: u32,
+) -> BTreeMap<String, u32> {
     let mut phases = BTreeMap::new();
     let mut is_known = false;
     for kill in 0..kills {
-        let mut child = started(place, to);
+        let mut child = start_migration(test_store, to);
         let waits = if is_known { Duration::ZERO } else { KNOWN };
         let pause = SystemHost.random_below(waits + Duration::from_millis(500) * (kill + 1));
         tokio::time::sleep(Duration::from_millis(100) + pause).await;
         if kill + 1 == kills && !phases.contains_key("moving") {
             // Random times do not reach this phase where processes start slowly.
-            child = moving(place, client, child, from, to).await;
+            child = until_moving(test_store, client, child, from, to).await;
         }
         child.kill().unwrap();
         child.wait().unwrap();
@@ -231,67 +243,68 @@ async fn killed(place: &Place, client: &Client, from: &str, to: &str, kills: u32
 
 /// Migrates to two digits and back, each time with processes that are killed several times, while producers and workers
 /// keep running. Returns a summary.
-pub(crate) async fn there_and_back(place: &Place, tasks: u64) -> String {
+pub(crate) async fn migrate_and_back_with_kills(test_store: &TestStore, tasks: u64) -> String {
     let mut report = String::new();
-    let _machine = crashes::machine().await;
-    let queue = place.queue().await;
+    let _slot = crashes::process_slot().await;
+    let queue = test_store.queue().await;
     let client = queue.client();
     fill(client, tasks).await;
-    let before = essence(&raw_tasks(client).await);
+    let before = unchanged_fields(&raw_tasks(client).await);
     assert_eq!(before.len() as u64, tasks);
-    let live = Live::start(place).await;
+    let live = Live::start(test_store).await;
     for (migrations, (from, to, len)) in (1..).zip([("1", "2", 2), ("2", "1", 1)]) {
-        let phases = killed(place, client, from, to, Lane::current().sized(5, 10)).await;
+        let phases = kill_repeatedly(test_store, client, from, to, Lane::current().sized(5, 10)).await;
         assert!(phases.contains_key("moving"), "no kill came while tasks were moved: {phases:?}");
-        let output = place.command(&migrate(&["--to", to])).output().unwrap();
+        let output = test_store.command(&migrate(&["--to", to])).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         writeln!(report, "to {to}, killed in {phases:?}").unwrap();
         audit(client, len, &before).await;
-        let refused = place.command(&["submit", "-t", "a"]).env("LEASEHOLD_SHARD_PREFIX_LEN", from).output();
+        let refused =
+            test_store.command(&["submit", "-t", "a"]).env("LEASEHOLD_SHARD_PREFIX_LEN", from).output();
         let refused = refused.unwrap();
         assert_eq!(refused.status.code(), Some(64));
-        let message = format!("shard_prefix_len is {from} here, but this queue has {to}");
+        let message = format!("shard_prefix_len is set to {from}, but this queue has {to}");
         assert!(String::from_utf8_lossy(&refused.stderr).contains(&message), "{refused:?}");
         // Connected clients must read this migration before the next one.
-        live.goes_on_after(migrations).await;
+        live.until_reconnected(migrations).await;
     }
     write!(report, "{live}").unwrap();
     live.end(client).await;
     audit(client, 1, &before).await;
-    let check = place.command(&["check", "--json"]).output().unwrap();
+    let check = test_store.command(&["check", "--json"]).output().unwrap();
     let checked: Value = serde_json::from_slice(&check.stdout).unwrap();
     assert_eq!((&checked["uncovered"], &checked["corrupt"]), (&json!([]), &json!([])));
     report
 }
 
 /// Kills a migration while it moves tasks, and aborts it: every task is back at its old key.
-pub(crate) async fn called_off(place: &Place, tasks: u64) {
-    let _machine = crashes::machine().await;
-    let queue = place.queue().await;
+pub(crate) async fn abort_after_kill(test_store: &TestStore, tasks: u64) {
+    let _slot = crashes::process_slot().await;
+    let queue = test_store.queue().await;
     let client = queue.client();
     fill(client, tasks).await;
-    let before = essence(&raw_tasks(client).await);
-    let mut child = started(place, "2");
+    let before = unchanged_fields(&raw_tasks(client).await);
+    let mut child = start_migration(test_store, "2");
     while !is_half_way(client).await {
         tokio::time::sleep(Duration::from_millis(10)).await;
         if let Some(ended) = child.try_wait().unwrap() {
             // It finished before this process could read the phase: undo it, and start again.
             assert!(ended.success());
-            assert!(place.command(&migrate(&["--to", "1"])).output().unwrap().status.success());
-            child = started(place, "2");
+            assert!(test_store.command(&migrate(&["--to", "1"])).output().unwrap().status.success());
+            child = start_migration(test_store, "2");
         }
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    let submit = place.command(&["submit", "-t", "a"]).output().unwrap();
+    let submit = test_store.command(&["submit", "-t", "a"]).output().unwrap();
     assert_eq!(submit.status.code(), Some(75), "nothing is submitted meanwhile: {submit:?}");
-    let output = place.command(&migrate(&["--abort"])).output().unwrap();
+    let output = test_store.command(&migrate(&["--abort"])).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let tasks_now = raw_tasks(client).await;
-    assert_eq!(essence(&tasks_now), before);
+    assert_eq!(unchanged_fields(&tasks_now), before);
     assert!(tasks_now.keys().all(|key| key.split('/').nth(1).unwrap().len() == 1));
     // Entries of earlier revisions may be left: they cover their tasks until they are cleaned up.
-    let check = place.command(&["check", "--json"]).output().unwrap();
+    let check = test_store.command(&["check", "--json"]).output().unwrap();
     let checked: Value = serde_json::from_slice(&check.stdout).unwrap();
     assert_eq!((&checked["tasks"], &checked["uncovered"]), (&json!(tasks), &json!([])));
 }

@@ -6,6 +6,7 @@ pub(crate) mod http;
 pub(crate) mod live;
 pub(crate) mod migrating;
 pub(crate) mod sharing;
+pub(crate) mod stalls;
 
 use std::fmt::Write;
 use std::path::Path;
@@ -14,7 +15,12 @@ use std::process::Command;
 /// Command line without the caller's settings and credentials, in a directory without a project file. Logs only errors:
 /// warnings depend on the speed of the machine.
 pub(crate) fn leasehold(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+    leasehold_at(Path::new(env!("CARGO_BIN_EXE_leasehold")), args)
+}
+
+/// [`leasehold`] with another copy of the program.
+pub(crate) fn leasehold_at(program: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
     command.args(args).current_dir("/").env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
     command.env("LEASEHOLD_LOG", "error");
     command
@@ -22,8 +28,8 @@ pub(crate) fn leasehold(args: &[&str]) -> Command {
 
 /// Compares the output and the exit code of a command with the snapshot of that name. Text that differs from run to run is
 /// replaced by placeholders.
-pub(crate) fn shown(name: &str, command: &mut Command, folder: Option<&Path>) {
-    settings(folder).bind(|| insta::assert_snapshot!(name, said(command)));
+pub(crate) fn assert_output(name: &str, command: &mut Command, folder: Option<&Path>) {
+    settings(folder).bind(|| insta::assert_snapshot!(name, output_of(command)));
 }
 
 /// Path of the snapshots, and filters for folders, times and ports.
@@ -42,13 +48,13 @@ pub(crate) fn settings(folder: Option<&Path>) -> insta::Settings {
 }
 
 /// Output and exit code of a command.
-pub(crate) fn said(command: &mut Command) -> String {
+pub(crate) fn output_of(command: &mut Command) -> String {
     let output = command.output().unwrap();
-    let mut said = String::from_utf8(output.stdout).unwrap();
-    let complaint = String::from_utf8(output.stderr).unwrap();
-    if !complaint.is_empty() {
-        write!(said, "--- stderr\n{complaint}").unwrap();
+    let mut text = String::from_utf8(output.stdout).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    if !stderr.is_empty() {
+        write!(text, "--- stderr\n{stderr}").unwrap();
     }
-    write!(said, "--- exit code {}", output.status.code().unwrap()).unwrap();
-    said
+    write!(text, "--- exit code {}", output.status.code().unwrap()).unwrap();
+    text
 }

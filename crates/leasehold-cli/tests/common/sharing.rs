@@ -2,15 +2,16 @@
 
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_core::{StoreTime, keys};
-use leasehold_queue::Queue;
+use leasehold_queue::{ObjectQueue, Queue};
 use leasehold_store::{List, Purpose};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use super::crashes::{self, Place};
+use super::crashes::{self, TestStore};
 use super::direct;
+use super::stalls::StallMeter;
 
 const TTL: Duration = Duration::from_secs(6);
 const RENEW_EVERY: Duration = Duration::from_secs(2);
@@ -23,21 +24,21 @@ const GROUPS: usize = 64;
 
 /// Workers by id; killed on drop.
 struct Workers<'a> {
-    place: &'a Place,
+    test_store: &'a TestStore,
     running: BTreeMap<String, Child>,
     started: usize,
 }
 
 impl<'a> Workers<'a> {
-    fn none(place: &'a Place) -> Self {
-        Self { place, running: BTreeMap::new(), started: 0 }
+    fn none(test_store: &'a TestStore) -> Self {
+        Self { test_store, running: BTreeMap::new(), started: 0 }
     }
 
     fn start(&mut self, count: usize) {
         for _ in 0..count {
             let id = format!("w{:02}", self.started);
             let mut command =
-                self.place.command(&["worker", "--id", &id, "--exec", "noop=true", "--shard-leasing"]);
+                self.test_store.command(&["worker", "--id", &id, "--exec", "noop=true", "--shard-leasing"]);
             command.env("LEASEHOLD_SHARD_LEASING_TTL_SECS", TTL.as_secs().to_string());
             command.env("LEASEHOLD_SHARD_LEASING_RENEW_SECS", RENEW_EVERY.as_secs().to_string());
             let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -55,14 +56,15 @@ impl<'a> Workers<'a> {
     }
 
     /// Waits until every group is held by one of the running workers, all alike: the ttl and two renewals at most.
-    async fn until_even(&self, queue: &Queue) {
-        let began = Instant::now();
+    async fn until_even(&self, queue: &ObjectQueue) {
+        let (began, meter) = (Instant::now(), StallMeter::start());
         loop {
             let held = held(queue).await;
             if self.is_even(&held) {
                 return;
             }
-            assert!(began.elapsed() < TTL + 2 * RENEW_EVERY + ALLOWANCE, "not even yet: {held:?}");
+            let bound = TTL + 2 * RENEW_EVERY + ALLOWANCE + meter.stalled();
+            assert!(began.elapsed() < bound, "not even after {bound:?}: {held:?}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -84,7 +86,7 @@ impl Drop for Workers<'_> {
 }
 
 /// Holder and epoch of each unexpired lease, by key.
-async fn held(queue: &Queue) -> BTreeMap<String, (String, u64)> {
+async fn held(queue: &ObjectQueue) -> BTreeMap<String, (String, u64)> {
     let client = queue.client();
     let page = client.list(Purpose::Admin, &List::all(keys::SHARD_LEASES)).await.unwrap();
     assert!(page.next.is_none());
@@ -100,7 +102,7 @@ async fn held(queue: &Queue) -> BTreeMap<String, (String, u64)> {
 }
 
 /// Waits until every lease has been renewed.
-async fn until_renewed(queue: &Queue) {
+async fn until_renewed(queue: &ObjectQueue) {
     let client = queue.client();
     let bodies = || async {
         let page = client.list(Purpose::Admin, &List::all(keys::SHARD_LEASES)).await.unwrap();
@@ -111,20 +113,21 @@ async fn until_renewed(queue: &Queue) {
         stream::iter(reads).buffered(16).collect::<Vec<_>>().await
     };
     let before = bodies().await;
-    let began = Instant::now();
+    let (began, meter) = (Instant::now(), StallMeter::start());
     while bodies().await.iter().zip(&before).any(|(now, before)| now == before) {
-        assert!(began.elapsed() < 2 * RENEW_EVERY + ALLOWANCE, "leases are not renewed");
+        let bound = 2 * RENEW_EVERY + ALLOWANCE + meter.stalled();
+        assert!(began.elapsed() < bound, "leases are not renewed within {bound:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
 /// Sixteen workers, of which four are killed, and then eight more: each time the shards are divided evenly within the ttl
 /// and two renewals, and then nothing moves.
-pub(crate) async fn divided_evenly(place: &Place) {
-    let _machine = crashes::machine().await;
-    assert!(place.command(&["init", "--shard-prefix-len", "2"]).output().unwrap().status.success());
-    let queue = place.queue().await;
-    let mut workers = Workers::none(place);
+pub(crate) async fn divided_evenly(test_store: &TestStore) {
+    let _slot = crashes::process_slot().await;
+    assert!(test_store.command(&["init", "--shard-prefix-len", "2"]).output().unwrap().status.success());
+    let queue = test_store.queue().await;
+    let mut workers = Workers::none(test_store);
     workers.start(16);
     workers.until_even(&queue).await;
     workers.kill(4);
@@ -148,19 +151,19 @@ pub(crate) async fn divided_evenly(place: &Place) {
 
 /// Runs workers that lease shards beside workers that scan all and workers with inboxes: every task completes, and none
 /// twice. Half of the tasks are put into inboxes.
-pub(crate) async fn side_by_side(place: &Place, tasks: usize) {
-    let _machine = crashes::machine().await;
-    let (queue, direct) = (place.queue().await, direct::stubborn(place).await);
+pub(crate) async fn side_by_side(test_store: &TestStore, tasks: usize) {
+    let _slot = crashes::process_slot().await;
+    let (queue, direct) = (test_store.queue().await, direct::producer_with_cached_workers(test_store).await);
     let kinds = [("leased", &["--shard-leasing"][..]), ("plain", &[]), ("direct", &["--direct"])];
     let workers =
         [1, 2].into_iter().flat_map(|number| kinds.map(|(id, more)| (format!("{id}-{number}"), more)));
-    let workers: Vec<_> = workers.map(|(id, more)| place.worker(&id, "noop=true", more)).collect();
-    direct::until_named(&queue, "direct-1").await;
-    direct::until_named(&queue, "direct-2").await;
+    let workers: Vec<_> = workers.map(|(id, more)| test_store.worker(&id, "noop=true", more)).collect();
+    direct::until_inbox_leased(&queue, "direct-1").await;
+    direct::until_inbox_leased(&queue, "direct-2").await;
     for queue in [&queue, &direct] {
         let submits =
             (0..tasks / 2).map(|number| queue.submit("noop", number).max_attempts(crashes::ATTEMPTS));
-        let submitted: Vec<_> = queue.submit_many(submits).collect().await;
+        let submitted: Vec<_> = Queue::from(queue.clone()).submit_many(submits).collect().await;
         assert!(submitted.iter().all(Result::is_ok));
     }
     crashes::until_empty(&queue).await;
@@ -172,5 +175,5 @@ pub(crate) async fn side_by_side(place: &Place, tasks: usize) {
     let of_kind = |first: usize| completed[first] + completed[first + 3];
     assert!((0..3).all(|kind| of_kind(kind) > 0), "one kind had nothing to do: {completed:?}");
     assert_eq!(crashes::audit(&queue).await.tasks, tasks, "a task was lost");
-    crashes::assert_clean(place);
+    crashes::assert_clean(test_store);
 }

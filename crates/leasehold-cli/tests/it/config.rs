@@ -1,12 +1,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{leasehold, shown};
+use crate::common::{assert_output, leasehold};
 
 /// A home and a project, empty at first.
-struct Place(tempfile::TempDir);
+struct TestDirs(tempfile::TempDir);
 
-impl Place {
+impl TestDirs {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("home/.config/leasehold")).unwrap();
@@ -30,8 +30,8 @@ impl Place {
         command
     }
 
-    fn shown(&self, name: &str, command: &mut Command) {
-        shown(name, command, Some(&self.root()));
+    fn assert_output(&self, name: &str, command: &mut Command) {
+        assert_output(name, command, Some(&self.root()));
     }
 }
 
@@ -69,15 +69,15 @@ worker.concurrency = 16
 
 #[test]
 fn defaults_are_shown() {
-    let place = Place::new();
-    place.shown("config_defaults", &mut place.command(&["config", "show"]));
+    let dirs = TestDirs::new();
+    dirs.assert_output("config_defaults", &mut dirs.command(&["config", "show"]));
 }
 
 #[test]
-fn each_layer_wins_somewhere() {
-    let place = Place::new().with(USER, PROJECT);
+fn each_settings_layer_overrides_the_ones_before() {
+    let dirs = TestDirs::new().with(USER, PROJECT);
     let args = ["config", "show", "--store", "s3://bucket/x", "--profile", "fast"];
-    let mut command = place.command(&args);
+    let mut command = dirs.command(&args);
     command
         .env("LEASEHOLD_STORE", "./loses")
         .env("LEASEHOLD_WORKER_LEASE_SECS", "120")
@@ -85,26 +85,26 @@ fn each_layer_wins_somewhere() {
         .env("LEASEHOLD_QUEUE_SECRET_ACCESS_KEY", "hush")
         .env("LEASEHOLD_LOG", "warn")
         .env("LEASEHOLD_WORKER_ID", "");
-    place.shown("config_layers", &mut command);
+    dirs.assert_output("config_layers", &mut command);
 }
 
 #[test]
 fn a_profile_can_be_chosen_by_a_variable() {
-    let place = Place::new().with("profiles.quick.worker.concurrency = 32", "");
-    let mut command = place.command(&["config", "show", "--json"]);
-    place.shown("config_profile", command.env("LEASEHOLD_PROFILE", "quick"));
+    let dirs = TestDirs::new().with("profiles.quick.worker.concurrency = 32", "");
+    let mut command = dirs.command(&["config", "show", "--json"]);
+    dirs.assert_output("config_profile", command.env("LEASEHOLD_PROFILE", "quick"));
 }
 
 #[test]
 fn secrets_are_masked() {
-    let place = Place::new().with("[queue]\naccess_key_id = 'me'\nsecret_access_key = 'hush'", "");
+    let dirs = TestDirs::new().with("[queue]\naccess_key_id = 'me'\nsecret_access_key = 'hush'", "");
     for args in [["config", "show"].as_slice(), &["config", "show", "--json"]] {
-        let said = place.command(args).env("LEASEHOLD_LOG", "trace").output().unwrap();
-        let said = String::from_utf8([said.stdout, said.stderr].concat()).unwrap();
-        assert!(said.contains("********") && !said.contains("hush"), "{said}");
+        let printed = dirs.command(args).env("LEASEHOLD_LOG", "trace").output().unwrap();
+        let printed = String::from_utf8([printed.stdout, printed.stderr].concat()).unwrap();
+        assert!(printed.contains("********") && !printed.contains("hush"), "{printed}");
     }
-    let place = place.with("", "queue.secret_access_key = 1234");
-    place.shown("config_secret_of_wrong_type", &mut place.command(&["config", "show"]));
+    let dirs = dirs.with("", "queue.secret_access_key = 1234");
+    dirs.assert_output("config_secret_of_wrong_type", &mut dirs.command(&["config", "show"]));
 }
 
 #[test]
@@ -118,15 +118,15 @@ fn mistakes_in_files_are_explained() {
         ("config_unknown_choice", "", "queue.type = 'ftp'"),
         ("config_broken", "", "[worker]\nconcurrency = 3\nshards = [\"00\""),
     ] {
-        let place = Place::new().with(user, project);
-        place.shown(name, &mut place.command(&["doctor"]));
-        assert!(!Path::exists(&place.root().join("project/leasehold-data")), "nothing was done");
+        let dirs = TestDirs::new().with(user, project);
+        dirs.assert_output(name, &mut dirs.command(&["doctor"]));
+        assert!(!Path::exists(&dirs.root().join("project/leasehold-data")), "nothing was done");
     }
 }
 
 #[test]
 fn mistakes_elsewhere_are_explained() {
-    let place = Place::new().with(USER, PROJECT);
+    let dirs = TestDirs::new().with(USER, PROJECT);
     for (name, variable, value) in [
         ("config_unknown_variable", "LEASEHOLD_CONCURRENCY", "3"),
         ("config_wrong_type_in_variable", "LEASEHOLD_SHARD_LEASING", "perhaps"),
@@ -135,17 +135,20 @@ fn mistakes_elsewhere_are_explained() {
         ("config_missing_profile", "LEASEHOLD_PROFILE", "fats"),
         ("config_half_a_key", "LEASEHOLD_WORKER_ID", "w-1"),
     ] {
-        place.shown(name, place.command(&["config", "show"]).env(variable, value));
+        dirs.assert_output(name, dirs.command(&["config", "show"]).env(variable, value));
     }
-    let place = Place::new();
-    place.shown("config_no_profiles", &mut place.command(&["config", "show", "--profile", "x", "--json"]));
-    place.shown("config_wrong_flag", &mut place.command(&["config", "show", "--store", ""]));
+    let dirs = TestDirs::new();
+    dirs.assert_output(
+        "config_no_profiles",
+        &mut dirs.command(&["config", "show", "--profile", "x", "--json"]),
+    );
+    dirs.assert_output("config_wrong_flag", &mut dirs.command(&["config", "show", "--store", ""]));
 }
 
 #[test]
 fn variables_that_are_not_ours_are_ignored() {
-    let place = Place::new();
-    for (variable, value, is_said) in [
+    let dirs = TestDirs::new();
+    for (variable, value, is_reported) in [
         ("LEASEHOLD_FOO", "1", true),
         ("LEASEHOLD_SERVICE_HOST", "10.0.0.1", false),
         ("LEASEHOLD_PORT", "tcp://10.0.0.1:80", false),
@@ -153,50 +156,50 @@ fn variables_that_are_not_ours_are_ignored() {
         ("LEASEHOLD_DASHBOARD_PORT", "tcp://10.0.0.1:80", false),
         ("LEASEHOLD_DASHBOARD_SERVICE_PORT_HTTP", "80", false),
     ] {
-        let output = place.command(&["config", "show"]).env(variable, value).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success(), "{variable}: {said}");
+        let output = dirs.command(&["config", "show"]).env(variable, value).output().unwrap();
+        let printed = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{variable}: {printed}");
         let warning = format!("warning: unknown variable `{variable}` is ignored");
-        assert_eq!(said.starts_with(&warning), is_said, "{said}");
-        assert_eq!(said.is_empty(), !is_said, "{said}");
+        assert_eq!(printed.starts_with(&warning), is_reported, "{printed}");
+        assert_eq!(printed.is_empty(), !is_reported, "{printed}");
     }
     for (variable, value) in [("LEASEHOLD_PORT", "8080"), ("LEASEHOLD_CONCURENCY", "3")] {
-        let output = place.command(&["config", "show"]).env(variable, value).output().unwrap();
+        let output = dirs.command(&["config", "show"]).env(variable, value).output().unwrap();
         assert_eq!(output.status.code(), Some(64), "{variable} is nearly a setting");
     }
 }
 
 #[test]
 fn passwords_in_addresses_are_masked() {
-    let place = Place::new().with("queue.endpoint = 'https://me:hush@store.example'", "");
+    let dirs = TestDirs::new().with("queue.endpoint = 'https://me:hush@store.example'", "");
     for args in [["config", "show"].as_slice(), &["config", "show", "--json"]] {
-        let mut command = place.command(args);
+        let mut command = dirs.command(args);
         command.args(["--store", "s3://me:hush@bucket/x"]).env("LEASEHOLD_LOG", "trace");
-        let said = command.output().unwrap();
-        let said = String::from_utf8([said.stdout, said.stderr].concat()).unwrap();
+        let printed = command.output().unwrap();
+        let printed = String::from_utf8([printed.stdout, printed.stderr].concat()).unwrap();
         for masked in ["https://********@store.example", "s3://********@bucket/x"] {
-            assert!(said.contains(masked) && !said.contains("hush"), "{said}");
+            assert!(printed.contains(masked) && !printed.contains("hush"), "{printed}");
         }
     }
-    let mut wrong = place.command(&["config", "show"]);
-    let said = wrong.env("LEASEHOLD_QUEUE_TYPE", "https://me:hush@x").output().unwrap();
-    let said = String::from_utf8(said.stderr).unwrap();
-    assert!(said.contains("https://********@x") && !said.contains("hush"), "{said}");
+    let mut wrong = dirs.command(&["config", "show"]);
+    let printed = wrong.env("LEASEHOLD_QUEUE_TYPE", "https://me:hush@x").output().unwrap();
+    let printed = String::from_utf8(printed.stderr).unwrap();
+    assert!(printed.contains("https://********@x") && !printed.contains("hush"), "{printed}");
 }
 
 #[test]
-fn paths_tell_where_files_were_looked_for() {
-    let place = Place::new().with("", "not TOML");
-    let mut command = place.command(&["config", "paths"]);
-    place.shown("config_paths", command.current_dir(place.root().join("project/below")));
-    let mut command = place.command(&["config", "paths", "--json"]);
-    place.shown("config_paths_elsewhere", command.env("XDG_CONFIG_HOME", place.root().join("xdg")));
+fn config_paths_lists_all_searched_paths() {
+    let dirs = TestDirs::new().with("", "not TOML");
+    let mut command = dirs.command(&["config", "paths"]);
+    dirs.assert_output("config_paths", command.current_dir(dirs.root().join("project/below")));
+    let mut command = dirs.command(&["config", "paths", "--json"]);
+    dirs.assert_output("config_paths_elsewhere", command.env("XDG_CONFIG_HOME", dirs.root().join("xdg")));
 }
 
 #[test]
-fn the_store_of_a_project_is_found_from_below() {
-    let place = Place::new().with("", "queue.store = './data'");
-    let done = place.command(&["init"]).current_dir(place.root().join("project/below")).output().unwrap();
+fn the_store_of_a_project_is_found_from_a_subdirectory() {
+    let dirs = TestDirs::new().with("", "queue.store = './data'");
+    let done = dirs.command(&["init"]).current_dir(dirs.root().join("project/below")).output().unwrap();
     assert!(done.status.success());
-    assert!(place.root().join("project/data").is_dir());
+    assert!(dirs.root().join("project/data").is_dir());
 }

@@ -3,16 +3,16 @@
 use serde_json::Value;
 
 use crate::common::http::{address, ask, json};
-use crate::shelf::Shelf;
-use crate::until_stopped::{UnderWay, until};
+use crate::fixture::QueueFixture;
+use crate::until_stopped::{RunningCommand, until};
 
 #[test]
 fn a_dashboard_prints_its_address_as_json_and_serves_until_interrupted() {
-    let shelf = Shelf::with_queue();
-    let id = shelf.run(&["submit", "-t", "greet"]);
+    let fixture = QueueFixture::with_queue();
+    let id = fixture.run(&["submit", "-t", "greet"]);
     let mut dashboard =
-        UnderWay::start(shelf.command(&["dashboard", "--port", "0", "--allow-actions", "--json"]));
-    let first: Value = serde_json::from_str(&dashboard.hear().unwrap()).unwrap();
+        RunningCommand::start(fixture.command(&["dashboard", "--port", "0", "--allow-actions", "--json"]));
+    let first: Value = serde_json::from_str(&dashboard.next_line().unwrap()).unwrap();
     let address = address(first["url"].as_str().unwrap());
     assert!(ask(&address, "GET /", "").contains("content-type: text/html"));
     until(|| json(&ask(&address, "GET /api/overview", ""))["counts"]["due"] == 1);
@@ -20,15 +20,15 @@ fn a_dashboard_prints_its_address_as_json_and_serves_until_interrupted() {
     assert_eq!(json(&answer)["task"]["status"], "cancelled");
     let end = dashboard.interrupt();
     assert!(end.ends_with("--- exit code 0"), "{end}");
-    assert!(shelf.run(&["history", &id]).contains("dashboard"));
+    assert!(fixture.run(&["history", &id]).contains("dashboard"));
 }
 
 #[test]
 fn a_dashboard_shows_the_settings_and_hides_its_token() {
-    let shelf = Shelf::with_queue();
+    let fixture = QueueFixture::with_queue();
     let command = ["dashboard", "--port", "0", "--json", "--token", "open-sesame"];
-    let mut dashboard = UnderWay::start(shelf.command(&command));
-    let address = address(&dashboard.hear().unwrap());
+    let mut dashboard = RunningCommand::start(fixture.command(&command));
+    let address = address(&dashboard.next_line().unwrap());
     assert!(ask(&address, "GET /api/settings", "").starts_with("HTTP/1.1 401"));
     let answer = ask(&address, "GET /api/settings", "authorization: Bearer open-sesame\r\n");
     let settings = json(&answer)["settings"].clone();
@@ -43,23 +43,23 @@ fn a_dashboard_shows_the_settings_and_hides_its_token() {
 
 #[test]
 fn a_reachable_dashboard_needs_a_token_of_sufficient_length() {
-    let shelf = Shelf::with_queue();
-    shelf.seen("dashboard_no_token", &["dashboard", "--host", "0.0.0.0", "--port", "0"]);
-    shelf.seen("dashboard_short_token", &["dashboard", "--token", "abc"]);
-    shelf.seen("dashboard_bad_host", &["dashboard", "--host", "queue.example.com"]);
-    shelf.seen("dashboard_bad_provider", &["dashboard", "--provider", "asw"]);
+    let fixture = QueueFixture::with_queue();
+    fixture.assert_filtered_output("dashboard_no_token", &["dashboard", "--host", "0.0.0.0", "--port", "0"]);
+    fixture.assert_filtered_output("dashboard_short_token", &["dashboard", "--token", "abc"]);
+    fixture.assert_filtered_output("dashboard_bad_host", &["dashboard", "--host", "queue.example.com"]);
+    fixture.assert_filtered_output("dashboard_bad_provider", &["dashboard", "--provider", "asw"]);
 }
 
 #[test]
 fn up_serves_the_dashboard_beside_its_worker_and_the_next_one_finds_another_port() {
-    let shelf = Shelf::with_queue();
-    let mut first = UnderWay::start(shelf.command(&["up", "--dashboard-port", "0"]));
+    let fixture = QueueFixture::with_queue();
+    let mut first = RunningCommand::start(fixture.command(&["up", "--dashboard-port", "0"]));
     first.until("dashboard at");
-    let taken = address(first.said());
+    let taken = address(first.printed());
     let port = taken.rsplit_once(':').unwrap().1.to_owned();
-    let mut second = UnderWay::start(shelf.command(&["up", "--dashboard-port", &port]));
+    let mut second = RunningCommand::start(fixture.command(&["up", "--dashboard-port", &port]));
     second.until("dashboard at");
-    let other = address(second.said());
+    let other = address(second.printed());
     assert_ne!(taken, other);
     for address in [&taken, &other] {
         assert!(ask(address, "GET /healthz", "").ends_with("ok\n"));
@@ -70,11 +70,11 @@ fn up_serves_the_dashboard_beside_its_worker_and_the_next_one_finds_another_port
 
 #[test]
 fn up_lets_viewers_change_tasks_if_asked_to() {
-    let shelf = Shelf::new();
-    let id = shelf.run(&["submit", "-t", "greet"]);
-    let mut up = UnderWay::start(shelf.command(&["up", "--dashboard-port", "0", "--allow-actions"]));
+    let fixture = QueueFixture::new();
+    let id = fixture.run(&["submit", "-t", "greet"]);
+    let mut up = RunningCommand::start(fixture.command(&["up", "--dashboard-port", "0", "--allow-actions"]));
     up.until("dashboard at");
-    let address = address(up.said());
+    let address = address(up.printed());
     let answer = ask(&address, &format!("POST /api/tasks/{id}/cancel"), "x-leasehold: 1\r\n");
     assert_eq!(json(&answer)["task"]["status"], "cancelled");
     assert!(up.interrupt().ends_with("--- exit code 0"));

@@ -2,14 +2,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 
-use crate::common::{leasehold, shown};
-use crate::shelf::Shelf;
+use crate::common::{assert_output, leasehold, leasehold_at};
+use crate::fixture::{NOBODY, QueueFixture, public_program};
 
 #[test]
 fn a_folder_meets_the_requirements() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().canonicalize().unwrap();
-    shown("folder", &mut leasehold(&["doctor", "--store", root.to_str().unwrap()]), Some(&root));
+    assert_output("folder", &mut leasehold(&["doctor", "--store", root.to_str().unwrap()]), Some(&root));
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn wrong_calls_are_explained() {
         ("no_queue", &["list", "--store", "/nonexistent/deep/path"]),
         ("no_folder", &["artifact", "ls", "--store", "/nonexistent/deep/path"]),
     ] {
-        shown(name, &mut leasehold(args), None);
+        assert_output(name, &mut leasehold(args), None);
     }
     assert!(!Path::new("/nonexistent").exists() && !Path::new("/s3:").exists());
 }
@@ -53,15 +53,15 @@ fn set_modes(path: &Path, directories: u32, files: u32) {
 
 #[test]
 fn reading_a_folder_needs_read_permission_only() {
-    let shelf = Shelf::new();
-    let id = shelf.run(&["submit", "-t", "greet"]);
-    set_modes(shelf.path(), 0o555, 0o444);
-    let is_superuser = std::fs::write(shelf.path().join("x"), "").is_ok();
+    let fixture = QueueFixture::new();
+    let id = fixture.run(&["submit", "-t", "greet"]);
+    set_modes(fixture.path(), 0o555, 0o444);
+    let is_superuser = std::fs::write(fixture.path().join("x"), "").is_ok();
+    let outside = tempfile::tempdir().unwrap();
+    let program = public_program(outside.path());
     let run = |args: &[&str]| {
-        let mut command = shelf.command(args);
-        if is_superuser {
-            command.uid(65_534).gid(65_534);
-        }
+        let mut command =
+            if is_superuser { fixture.command_as_nobody(&program, args) } else { fixture.command(args) };
         command.output().unwrap()
     };
     for args in [
@@ -77,44 +77,68 @@ fn reading_a_folder_needs_read_permission_only() {
         assert!(output.status.success(), "{args:?}: {output:?}");
     }
     assert_eq!(run(&["submit", "-t", "greet"]).status.code(), Some(77));
-    set_modes(shelf.path(), 0o755, 0o644);
+    set_modes(fixture.path(), 0o755, 0o644);
 }
 
 #[test]
 fn a_queue_that_lost_its_description_is_restored_only_when_asked_for() {
-    let shelf = Shelf::new();
-    shelf.run(&["init", "--shard-prefix-len", "2"]);
-    let id = shelf.run(&["submit", "-t", "greet"]);
-    std::fs::remove_file(shelf.path().join("queue.json")).unwrap();
-    let before = shelf.objects();
+    let fixture = QueueFixture::new();
+    fixture.run(&["init", "--shard-prefix-len", "2"]);
+    let id = fixture.run(&["submit", "-t", "greet"]);
+    std::fs::remove_file(fixture.path().join("queue.json")).unwrap();
+    let before = fixture.objects();
     for args in [["list"].as_slice(), &["submit", "-t", "greet"], &["init"], &["check", "--repair"]] {
-        let output = shelf.command(args).output().unwrap();
+        let output = fixture.command(args).output().unwrap();
         assert_eq!(output.status.code(), Some(65), "{args:?}: {output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("leasehold init --restore"));
     }
-    assert_eq!(shelf.objects(), before);
-    shelf.run(&["init", "--restore"]);
-    assert!(shelf.run(&["list", "--json"]).contains(&id));
+    assert_eq!(fixture.objects(), before);
+    fixture.run(&["init", "--restore"]);
+    assert!(fixture.run(&["list", "--json"]).contains(&id));
+}
+
+#[test]
+fn no_queue_is_created_where_any_key_of_a_queue_exists() {
+    for prefix in [
+        "duty-leases",
+        "inbox",
+        "index",
+        "leases",
+        "overflow",
+        "ready",
+        "shard-leases",
+        "tasks",
+        "unique",
+        "workers",
+    ] {
+        let fixture = QueueFixture::new();
+        std::fs::create_dir(fixture.path().join(prefix)).unwrap();
+        std::fs::write(fixture.path().join(prefix).join("x"), "").unwrap();
+        let output = fixture.command(&["init"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(65), "{prefix}: {output:?}");
+        assert!(!fixture.path().join("queue.json").exists(), "{prefix}");
+    }
 }
 
 #[test]
 fn an_endpoint_without_a_scheme_is_refused() {
     let mut command = leasehold(&["doctor", "--store", "s3://tasks/q"]);
     command.envs([("AWS_REGION", "here"), ("AWS_ACCESS_KEY_ID", "me"), ("AWS_SECRET_ACCESS_KEY", "hush")]);
-    shown("bare_endpoint", command.env("AWS_ENDPOINT_URL", "127.0.0.1:1"), None);
+    assert_output("bare_endpoint", command.env("AWS_ENDPOINT_URL", "127.0.0.1:1"), None);
 }
 
 #[test]
 fn a_folder_that_cannot_be_written_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut command = leasehold(&["doctor", "--store", folder.path().to_str().unwrap()]);
+    let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let program = public_program(outside.path());
+    let mut command = leasehold_at(&program, &["doctor", "--store", folder.path().to_str().unwrap()]);
     let mut permissions = std::fs::metadata(folder.path()).unwrap().permissions();
     std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o555);
     std::fs::set_permissions(folder.path(), permissions).unwrap();
     if std::fs::write(folder.path().join("x"), "").is_ok() {
         // Permissions do not apply to the superuser: run as another user.
         std::fs::remove_file(folder.path().join("x")).unwrap();
-        command.uid(65_534).gid(65_534);
+        command.uid(NOBODY).gid(NOBODY);
     }
-    shown("read_only", &mut command, Some(&folder.path().canonicalize().unwrap()));
+    assert_output("read_only", &mut command, Some(&folder.path().canonicalize().unwrap()));
 }

@@ -1,9 +1,10 @@
 //! Queue in a folder that two users of a group share.
 
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 
-use crate::common::leasehold;
+use crate::common::leasehold_at;
+use crate::fixture::public_program;
 
 /// Ids that no real user of the machine has.
 const GROUP: u32 = 64_200;
@@ -17,10 +18,10 @@ fn two_users_of_a_group_submit_to_and_work_one_queue() {
         println!("skipped: only the superuser can act as two users");
         return;
     }
-    std::fs::set_permissions(outside.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let program = public_program(outside.path());
     let queue = outside.path().join("queue");
     let run = |user: u32, args: &[&str]| {
-        let mut command = leasehold(args);
+        let mut command = leasehold_at(&program, args);
         command.arg("--store").arg(&queue).env("LEASEHOLD_QUEUE_FOLDER_ACCESS", "group");
         let output = command.uid(user).gid(GROUP).output().unwrap();
         assert!(output.status.success(), "{user}: {args:?}: {output:?}");

@@ -8,6 +8,7 @@ mod common;
 mod config;
 mod dashboard;
 mod doctor;
+mod fixture;
 mod group;
 mod help;
 mod leases;
@@ -16,7 +17,6 @@ mod outposts;
 mod output;
 mod processes;
 mod programs;
-mod shelf;
 mod tasks;
 #[cfg(feature = "otel")]
 mod telemetry;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{leasehold, said};
+use crate::common::{leasehold, output_of};
 
 fn shell(script: &str, home: &Path) -> String {
     let mut shell = Command::new("bash");
@@ -40,8 +40,8 @@ fn the_commands_of_the_guide_can_be_typed_on_three_machines() {
             env!("CARGO_BIN_EXE_leasehold"),
             guide.replace("--node pi-1", &format!("--node {node}"))
         );
-        let said = shell(&script, &home);
-        assert!(said.contains("2 completed") || said.matches("1 completed").count() == 2, "{said}");
+        let printed = shell(&script, &home);
+        assert!(printed.contains("2 completed") || printed.matches("1 completed").count() == 2, "{printed}");
     }
     let mut list = leasehold(&["list", "--json"]);
     list.env("LEASEHOLD_STORE", &bucket).env("LEASEHOLD_QUEUE_CAMPAIGN", "spring/pictures");
@@ -54,9 +54,9 @@ fn the_commands_of_the_guide_can_be_typed_on_three_machines() {
 }
 
 #[test]
-fn init_can_be_asked_for_again() {
-    let place = tempfile::tempdir().unwrap();
-    let (data, store) = (place.path().join("data"), place.path().join("bucket"));
+fn init_can_be_repeated() {
+    let root = tempfile::tempdir().unwrap();
+    let (data, store) = (root.path().join("data"), root.path().join("bucket"));
     let run = |args: &[&str]| {
         let mut command = leasehold(args);
         command.env("LEASEHOLD_STORE", &store).env("LEASEHOLD_OUTPOST_DATA", &data);
@@ -74,13 +74,13 @@ fn init_can_be_asked_for_again() {
 
 #[test]
 fn one_setting_decides_where_a_program_works() {
-    let place = tempfile::tempdir().unwrap();
+    let root = tempfile::tempdir().unwrap();
     let run = |kind: &str, args: &[&str]| {
         let mut command = leasehold(args);
         command
-            .env("LEASEHOLD_STORE", place.path().join("bucket"))
+            .env("LEASEHOLD_STORE", root.path().join("bucket"))
             .env("LEASEHOLD_QUEUE_CAMPAIGN", "spring/pictures")
-            .env("LEASEHOLD_OUTPOST_DATA", place.path().join("data"))
+            .env("LEASEHOLD_OUTPOST_DATA", root.path().join("data"))
             .env("LEASEHOLD_QUEUE_TYPE", kind);
         command
     };
@@ -98,21 +98,21 @@ fn one_setting_decides_where_a_program_works() {
     }
     text(run("filesystem", &["outpost", "sync"]));
     assert_eq!(text(run("bucket", &["list", "--json"])).lines().count(), 2, "both are in the bucket");
-    let refused = said(&mut run("folder", &["submit", "-t", "measure"]));
+    let refused = output_of(&mut run("folder", &["submit", "-t", "measure"]));
     assert!(refused.contains("queue.type must be `bucket` or `filesystem`, not `folder`"), "{refused}");
     assert!(refused.ends_with("exit code 64"), "{refused}");
-    let refused = said(&mut run("filesystem", &["list"]));
+    let refused = output_of(&mut run("filesystem", &["list"]));
     assert!(refused.contains("set queue.type to bucket") && refused.ends_with("exit code 64"), "{refused}");
 }
 
 #[test]
 fn mistakes_are_explained() {
-    let place = tempfile::tempdir().unwrap();
+    let root = tempfile::tempdir().unwrap();
     let run = |args: &[&str]| {
         let mut command = leasehold(args);
-        command.env("LEASEHOLD_STORE", place.path().join("bucket"));
-        command.env("LEASEHOLD_OUTPOST_DATA", place.path().join("data"));
-        said(&mut command)
+        command.env("LEASEHOLD_STORE", root.path().join("bucket"));
+        command.env("LEASEHOLD_OUTPOST_DATA", root.path().join("data"));
+        output_of(&mut command)
     };
     for (args, words) in [
         (&["outpost", "status"][..], "set queue.campaign, like `survey/photos`"),
@@ -122,7 +122,71 @@ fn mistakes_are_explained() {
         (&["outpost", "init", "--campaign", "a/b", "--consistency", "loose"], "use strict or relaxed"),
         (&["outpost", "init", "--campaign", "a/b", "--node", "a/b"], "must have only letters"),
     ] {
-        let said = run(args);
-        assert!(said.contains(words), "{args:?}: {said}");
+        let printed = run(args);
+        assert!(printed.contains(words), "{args:?}: {printed}");
+    }
+}
+
+#[test]
+fn the_given_number_of_attempts_is_used_on_an_outpost() {
+    let root = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let mut command = leasehold(args);
+        command.env("LEASEHOLD_STORE", root.path().join("bucket"));
+        command.env("LEASEHOLD_OUTPOST_DATA", root.path().join("data"));
+        command.env("LEASEHOLD_QUEUE_CAMPAIGN", "survey/photos").env("LEASEHOLD_QUEUE_TYPE", "filesystem");
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    run(&["outpost", "init"]);
+    let attempts = |args: &[&str]| {
+        let id = run(args);
+        let task: Value = serde_json::from_str(&run(&["get", &id, "--json"])).unwrap();
+        task["max_attempts"].as_u64().unwrap()
+    };
+    assert_eq!(attempts(&["outpost", "submit", "-t", "measure"]), 5, "the default of an outpost");
+    for number in [4, 5] {
+        let text = number.to_string();
+        assert_eq!(attempts(&["outpost", "submit", "-t", "measure", "--max-attempts", &text]), number);
+        assert_eq!(attempts(&["submit", "-t", "measure", "--max-attempts", &text]), number);
+    }
+    assert!(run(&["outpost", "submit", "--help"]).contains("Maximum number of attempts [default: 5]"));
+}
+
+#[test]
+fn options_without_effect_on_an_outpost_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let mut command = leasehold(args);
+        command.env("LEASEHOLD_STORE", root.path().join("bucket"));
+        command.env("LEASEHOLD_OUTPOST_DATA", root.path().join("data"));
+        command.env("LEASEHOLD_QUEUE_CAMPAIGN", "survey/photos").env("LEASEHOLD_QUEUE_TYPE", "filesystem");
+        output_of(&mut command)
+    };
+    assert!(run(&["outpost", "init"]).ends_with("exit code 0"));
+    let of_worker = [
+        &["--shards", "1,2"][..],
+        &["--shard-range", "0-3"],
+        &["--shard-leasing"],
+        &["--direct"],
+        &["--lease-secs", "30"],
+        &["--serve-pieces"],
+    ];
+    let of_submit = [&["--wait"][..], &["--direct"], &["--file", "a=b"], &["--key=k", "--key-retry-failed"]];
+    let work = (["worker", "work"], &["--exec", "measure=cat", "--drain"][..], &of_worker[..]);
+    let submit = (["submit", "submit"], &["-t", "measure"][..], &of_submit[..]);
+    for ([on_both, on_outpost], args, options) in [work, submit] {
+        let help = run(&["outpost", on_outpost, "--help"]);
+        for option in options {
+            let flag = option.last().filter(|flag| flag.starts_with("--")).unwrap_or(&option[0]);
+            let printed = run(&[&[on_both], args, option].concat());
+            let words = format!("{flag} needs the bucket; it cannot be used on an outpost");
+            assert!(printed.contains(&words) && printed.ends_with("exit code 64"), "{option:?}: {printed}");
+            assert!(!help.contains(flag), "{flag}: {help}");
+            let printed = run(&[&["outpost", on_outpost], args, option].concat());
+            let words = format!("unexpected argument '{flag}'");
+            assert!(printed.contains(&words) && printed.ends_with("exit code 64"), "{option:?}: {printed}");
+        }
     }
 }

@@ -4,63 +4,63 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::shelf::Shelf;
+use crate::fixture::QueueFixture;
 use crate::until_stopped::{is_dead, until};
 
 /// Shell program in the folder of the queue, outside its objects.
-fn program(shelf: &Shelf, name: &str, text: &str) -> String {
-    let path = shelf.path().join(".leasehold").join(name);
+fn program(fixture: &QueueFixture, name: &str, text: &str) -> String {
+    let path = fixture.path().join(".leasehold").join(name);
     std::fs::write(&path, text).unwrap();
     format!("{}", path.display())
 }
 
-fn task(shelf: &Shelf, id: &str) -> Value {
-    serde_json::from_str(&shelf.run(&["get", id, "--json"])).unwrap()
+fn task(fixture: &QueueFixture, id: &str) -> Value {
+    serde_json::from_str(&fixture.run(&["get", id, "--json"])).unwrap()
 }
 
 #[test]
 fn programs_that_cannot_be_started_are_refused_before_anything_is_claimed() {
-    let shelf = Shelf::new();
-    shelf.run(&["submit", "-t", "a", "--max-attempts", "1"]);
-    let before = shelf.objects();
-    let plain = format!("a={} x", program(&shelf, "plain.sh", "echo 1"));
+    let fixture = QueueFixture::new();
+    fixture.run(&["submit", "-t", "a", "--max-attempts", "1"]);
+    let before = fixture.objects();
+    let plain = format!("a={} x", program(&fixture, "plain.sh", "echo 1"));
     for (name, args) in [
         ("program_missing", ["worker", "--drain", "--exec", "a=./no-such-program"].as_slice()),
         ("program_not_in_path", &["up", "--no-dashboard", "--drain", "--exec", "a=no-such-program"]),
         ("program_not_executable", &["worker", "--drain", "--exec", "a=true", "--exec", &plain]),
     ] {
-        shelf.shown(name, args);
-        assert_eq!(shelf.objects(), before, "{name} has written something");
+        fixture.assert_output(name, args);
+        assert_eq!(fixture.objects(), before, "{name} has written something");
     }
 }
 
 #[test]
-fn what_a_program_writes_to_standard_error_is_printed_with_its_task() {
-    let shelf = Shelf::new();
-    let id = shelf.run(&["submit", "-t", "greet"]);
-    let script = program(&shelf, "greet.sh", r"printf 'hint\033[31m\r\n\tmore' >&2; echo 1");
+fn standard_error_of_a_program_is_printed_with_its_task() {
+    let fixture = QueueFixture::new();
+    let id = fixture.run(&["submit", "-t", "greet"]);
+    let script = program(&fixture, "greet.sh", r"printf 'hint\033[31m\r\n\tmore' >&2; echo 1");
     let exec = format!("greet=sh {script}");
-    let output = shelf.command(&["worker", "--drain", "--exec", &exec]).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let output = fixture.command(&["worker", "--drain", "--exec", &exec]).output().unwrap();
+    let printed = String::from_utf8(output.stderr).unwrap();
     let short = &id[..8];
     let expected = format!("[greet {short}] hint\\u{{1b}}[31m\n[greet {short}]     more\n");
-    assert!(said.ends_with(&expected), "{said}");
-    let id = shelf.run(&["submit", "-t", "greet"]);
-    let output = shelf.command(&["worker", "--drain", "--json", "--exec", &exec]).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    let last: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    assert!(printed.ends_with(&expected), "{printed}");
+    let id = fixture.run(&["submit", "-t", "greet"]);
+    let output = fixture.command(&["worker", "--drain", "--json", "--exec", &exec]).output().unwrap();
+    let printed = String::from_utf8(output.stderr).unwrap();
+    let last: Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
     assert_eq!(last, serde_json::json!({"task": id, "stderr": "\tmore"}));
-    assert_eq!(task(&shelf, &id)["status"], "completed");
+    assert_eq!(task(&fixture, &id)["status"], "completed");
 }
 
 #[test]
 fn whole_numbers_beyond_64_bits_in_an_output_fail_the_task() {
     let ran = |output: &str| {
-        let shelf = Shelf::new();
-        let id = shelf.run(&["submit", "-t", "a"]);
-        let script = program(&shelf, "print.sh", &format!("cat <<'END'\n{output}\nEND"));
-        shelf.run(&["worker", "--drain", "--exec", &format!("a=sh {script}")]);
-        task(&shelf, &id)
+        let fixture = QueueFixture::new();
+        let id = fixture.run(&["submit", "-t", "a"]);
+        let script = program(&fixture, "print.sh", &format!("cat <<'END'\n{output}\nEND"));
+        fixture.run(&["worker", "--drain", "--exec", &format!("a=sh {script}")]);
+        task(&fixture, &id)
     };
     let refused = ran(r#"{"id": [18446744073709551616]}"#);
     assert_eq!(refused["status"], "failed", "{refused}");
@@ -87,11 +87,11 @@ fn programs_do_not_inherit_secrets_unless_asked_to() {
         ("AWS_SESSION_TOKEN", "hush"),
     ];
     let environment = |flags: &[&str]| {
-        let shelf = Shelf::new();
-        let id = shelf.run(&["submit", "-t", "env"]);
-        let mut worker = shelf.command(&["worker", "--drain", "--exec", "env=env"]);
+        let fixture = QueueFixture::new();
+        let id = fixture.run(&["submit", "-t", "env"]);
+        let mut worker = fixture.command(&["worker", "--drain", "--exec", "env=env"]);
         assert!(worker.args(flags).envs(secrets).output().unwrap().status.success());
-        task(&shelf, &id)["output"].as_str().unwrap().to_owned()
+        task(&fixture, &id)["output"].as_str().unwrap().to_owned()
     };
     let without = environment(&[]);
     assert!(without.contains("PATH=") && !without.contains("hush"), "{without}");
@@ -103,51 +103,51 @@ fn programs_do_not_inherit_secrets_unless_asked_to() {
 
 /// Runs a program that starts `command` in the background, which holds its pipes, and ends. Returns the process id of the
 /// background command.
-fn left_behind(command: &str) -> String {
-    let shelf = Shelf::new();
-    let id = shelf.run(&["submit", "-t", "a", "--timeout", "20", "--max-attempts", "1"]);
-    let mark = shelf.path().join(".leasehold/started");
+fn background_pid(command: &str) -> String {
+    let fixture = QueueFixture::new();
+    let id = fixture.run(&["submit", "-t", "a", "--timeout", "20", "--max-attempts", "1"]);
+    let mark = fixture.path().join(".leasehold/started");
     let exec = format!("a=sh -c '{command} & echo $! > {}; echo 1'", mark.display());
-    shelf.run(&["worker", "--drain", "--exec", &exec]);
-    let task = task(&shelf, &id);
+    fixture.run(&["worker", "--drain", "--exec", &exec]);
+    let task = task(&fixture, &id);
     assert_eq!((&task["status"], &task["output"]), (&"completed".into(), &1.into()), "{task}");
     std::fs::read_to_string(&mark).unwrap().trim().to_owned()
 }
 
 #[test]
 fn processes_of_a_program_end_with_its_run() {
-    let pid = left_behind("sleep 600");
+    let pid = background_pid("sleep 600");
     until(|| is_dead(&pid));
 }
 
 #[test]
 fn a_process_that_has_left_the_group_does_not_delay_the_run() {
-    let pid = left_behind("setsid sleep 600");
+    let pid = background_pid("setsid sleep 600");
     // It may have been killed before it has left.
     let _ = Command::new("kill").args(["-KILL", &pid]).stderr(Stdio::null()).status().unwrap();
 }
 
 #[test]
 fn the_directory_of_a_run_is_private_and_does_not_outlive_a_killed_worker() {
-    let shelf = Shelf::new();
-    let id = shelf.run(&["submit", "-t", "look"]);
-    let places = shelf.path().join(".leasehold/places");
+    let fixture = QueueFixture::new();
+    let id = fixture.run(&["submit", "-t", "look"]);
+    let places = fixture.path().join(".leasehold/places");
     std::fs::create_dir(&places).unwrap();
     let work = |exec: &str| {
-        let mut worker = shelf.command(&["worker", "--drain", "--exec", exec]);
+        let mut worker = fixture.command(&["worker", "--drain", "--exec", exec]);
         assert!(worker.env("TMPDIR", &places).output().unwrap().status.success());
     };
     let inside = || -> Vec<PathBuf> {
         std::fs::read_dir(&places).unwrap().map(|entry| entry.unwrap().path()).collect()
     };
     work("look=sh -c 'stat -c %a \"$LEASEHOLD_RESULTS/..\" \"$LEASEHOLD_RESULTS/../..\"'");
-    assert_eq!(task(&shelf, &id)["output"], "700\n700");
+    assert_eq!(task(&fixture, &id)["output"], "700\n700");
     assert_eq!(inside(), Vec::<PathBuf>::new());
 
-    shelf.run(&["submit", "-t", "slow"]);
-    let mark = shelf.path().join(".leasehold/started");
+    fixture.run(&["submit", "-t", "slow"]);
+    let mark = fixture.path().join(".leasehold/started");
     let slow = format!("slow=sh -c 'touch {}; sleep 600'", mark.display());
-    let mut killed = shelf.command(&["worker", "--exec", &slow]);
+    let mut killed = fixture.command(&["worker", "--exec", &slow]);
     killed.env("TMPDIR", &places).stdout(Stdio::null()).stderr(Stdio::null());
     let mut killed = killed.spawn().unwrap();
     until(|| mark.exists());
@@ -170,9 +170,9 @@ fn the_program_of_the_readme_can_be_typed() {
     let typed = Command::new("sh").args(["-ec", script]).current_dir(folder.path()).status().unwrap();
     assert!(typed.success());
     assert!(Path::exists(&folder.path().join("greet.sh")));
-    let shelf = Shelf::new();
-    let id = shelf.run(&["submit", "-t", "greet", "-i", r#"{"name": "Ada"}"#]);
-    let mut worker = shelf.command(&["worker", "--drain", "--exec", "greet=./greet.sh"]);
+    let fixture = QueueFixture::new();
+    let id = fixture.run(&["submit", "-t", "greet", "-i", r#"{"name": "Ada"}"#]);
+    let mut worker = fixture.command(&["worker", "--drain", "--exec", "greet=./greet.sh"]);
     assert!(worker.current_dir(folder.path()).output().unwrap().status.success());
-    assert_eq!(task(&shelf, &id)["output"], serde_json::json!({"text": "Hello, Ada!"}));
+    assert_eq!(task(&fixture, &id)["output"], serde_json::json!({"text": "Hello, Ada!"}));
 }

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::shelf::Shelf;
+use crate::fixture::QueueFixture;
 
 /// Collector that records every request, with its path.
 fn collector() -> (SocketAddr, Receiver<(String, Vec<u8>)>) {
@@ -47,10 +47,10 @@ fn has(body: &[u8], text: &str) -> bool {
 
 #[test]
 fn the_span_of_a_task_reaches_the_collector_before_the_worker_ends() {
-    let shelf = Shelf::new();
-    let id = shelf.run(&["submit", "-t", "greet"]);
+    let fixture = QueueFixture::new();
+    let id = fixture.run(&["submit", "-t", "greet"]);
     let (addr, received) = collector();
-    let mut worker = shelf.command(&["worker", "--id", "ada", "--exec", "greet=cat", "--drain"]);
+    let mut worker = fixture.command(&["worker", "--id", "ada", "--exec", "greet=cat", "--drain"]);
     worker.env_remove("LEASEHOLD_LOG");
     let status = worker.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{addr}")).output().unwrap().status;
     assert!(status.success());
@@ -75,10 +75,10 @@ fn the_span_of_a_task_reaches_the_collector_before_the_worker_ends() {
 
 #[test]
 fn an_unreachable_collector_does_not_delay_a_worker() {
-    let shelf = Shelf::new();
-    shelf.run(&["submit", "-t", "greet"]);
+    let fixture = QueueFixture::new();
+    fixture.run(&["submit", "-t", "greet"]);
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut worker = shelf.command(&["worker", "--exec", "greet=cat", "--drain"]);
+    let mut worker = fixture.command(&["worker", "--exec", "greet=cat", "--drain"]);
     let output = worker.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{gone}")).output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }

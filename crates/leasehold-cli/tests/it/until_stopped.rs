@@ -1,45 +1,61 @@
 //! Commands that run until they are stopped: their output meanwhile, and at the end.
 
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Lines, PipeReader};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use crate::shelf::Shelf;
+use crate::fixture::{NOBODY, QueueFixture, public_program};
 
-/// Running command, with its standard output and standard error in order.
-pub(crate) struct UnderWay {
+/// Longest wait for a line of a command: one that is never printed fails the test instead of blocking it.
+const LINE_WAIT: Duration = Duration::from_mins(2);
+
+/// Running command, with its standard output and standard error in order. Killed on drop.
+pub(crate) struct RunningCommand {
     child: Child,
-    lines: Lines<BufReader<PipeReader>>,
-    said: String,
+    lines: Receiver<String>,
+    printed: String,
 }
 
-impl UnderWay {
+impl RunningCommand {
     pub(crate) fn start(mut command: Command) -> Self {
         let (reader, writer) = std::io::pipe().unwrap();
         command.stdout(writer.try_clone().unwrap()).stderr(writer);
         let child = command.spawn().unwrap();
-        Self { child, lines: BufReader::new(reader).lines(), said: String::new() }
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            BufReader::new(reader).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        Self { child, lines, printed: String::new() }
     }
 
     /// Next line, unless the command has ended.
-    pub(crate) fn hear(&mut self) -> Option<String> {
-        let line = self.lines.next()?.unwrap();
-        self.said.push_str(&line);
-        self.said.push('\n');
+    pub(crate) fn next_line(&mut self) -> Option<String> {
+        let line = match self.lines.recv_timeout(LINE_WAIT) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Timeout) => panic!("no line for {LINE_WAIT:?} after {}", self.printed),
+        };
+        self.printed.push_str(&line);
+        self.printed.push('\n');
         Some(line)
     }
 
     /// Output that was read so far.
-    pub(crate) fn said(&self) -> &str {
-        &self.said
+    pub(crate) fn printed(&self) -> &str {
+        &self.printed
     }
 
     /// Waits until the output contains these words.
     pub(crate) fn until(&mut self, words: &str) {
-        while !self.hear().unwrap_or_else(|| panic!("no `{words}` in {}", self.said)).contains(words) {}
+        let began = Instant::now();
+        while !self.next_line().unwrap_or_else(|| panic!("no `{words}` in {}", self.printed)).contains(words)
+        {
+            assert!(began.elapsed() < LINE_WAIT, "no `{words}` after {LINE_WAIT:?} in {}", self.printed);
+        }
     }
 
     pub(crate) fn signal(&self, signal: &str) {
@@ -47,16 +63,23 @@ impl UnderWay {
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
-    pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+    /// Interrupts the command, and returns its whole output and its exit code.
+    pub(crate) fn interrupt(self) -> String {
+        self.signal("-INT");
+        self.end()
     }
 
-    /// Interrupts the command, and returns its whole output and its exit code.
-    pub(crate) fn interrupt(mut self) -> String {
-        self.signal("-INT");
-        while self.hear().is_some() {}
-        format!("{}--- exit code {}", self.said, self.child.wait().unwrap().code().unwrap())
+    /// Waits until the command has ended, and returns its whole output and its exit code.
+    pub(crate) fn end(mut self) -> String {
+        while self.next_line().is_some() {}
+        format!("{}--- exit code {}", self.printed, self.child.wait().unwrap().code().unwrap())
+    }
+}
+
+impl Drop for RunningCommand {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -79,56 +102,57 @@ pub(crate) fn is_dead(pid: &str) -> bool {
 
 #[test]
 fn tail_prints_each_new_change_once() {
-    let shelf = Shelf::new();
-    shelf.run(&["submit", "-t", "before"]);
-    let mut tail = UnderWay::start(shelf.command(&["tail", "--every", "0.1"]));
+    let fixture = QueueFixture::new();
+    fixture.run(&["submit", "-t", "before"]);
+    let mut tail = RunningCommand::start(fixture.command(&["tail", "--every", "0.1"]));
     tail.until("watching");
-    let id = shelf.run(&["submit", "-t", "during", "--delay", "60"]);
+    let id = fixture.run(&["submit", "-t", "during", "--delay", "60"]);
     tail.until("pending");
-    shelf.run(&["cancel", &id]);
+    fixture.run(&["cancel", &id]);
     tail.until("cancelled");
-    shelf.run(&["retry", &id]);
+    fixture.run(&["retry", &id]);
     tail.until("pending");
-    shelf.compare("tail", &tail.interrupt());
+    fixture.compare("tail", &tail.interrupt());
 }
 
 #[test]
 fn tail_all_prints_existing_tasks_first() {
-    let shelf = Shelf::new();
-    shelf.run(&["submit", "-t", "before"]);
-    let mut tail = UnderWay::start(shelf.command(&["tail", "--all", "--every", "0.1"]));
+    let fixture = QueueFixture::new();
+    fixture.run(&["submit", "-t", "before"]);
+    let mut tail = RunningCommand::start(fixture.command(&["tail", "--all", "--every", "0.1"]));
     tail.until("watching");
-    shelf.compare("tail_all", &tail.interrupt());
+    fixture.compare("tail_all", &tail.interrupt());
 }
 
 #[test]
 fn a_worker_with_nothing_left_ends_by_itself() {
-    let shelf = Shelf::new();
-    shelf.run(&["submit", "-t", "greet"]);
-    shelf.seen("worker_drain", &["worker", "--exec", "greet=cat", "--drain"]);
+    let fixture = QueueFixture::new();
+    fixture.run(&["submit", "-t", "greet"]);
+    fixture.assert_filtered_output("worker_drain", &["worker", "--exec", "greet=cat", "--drain"]);
 }
 
 #[test]
-fn a_worker_that_drains_ends_though_an_entry_has_no_task() {
-    let shelf = Shelf::new();
-    let id = shelf.run(&["submit", "-t", "greet"]);
-    let task = shelf.objects().into_iter().find(|path| path.contains("/tasks/")).unwrap();
+fn a_worker_that_exits_when_the_queue_is_empty_ignores_an_entry_without_a_task() {
+    let fixture = QueueFixture::new();
+    let id = fixture.run(&["submit", "-t", "greet"]);
+    let task = fixture.objects().into_iter().find(|path| path.contains("/tasks/")).unwrap();
     assert!(task.contains(&id));
     std::fs::remove_file(task).unwrap();
-    shelf.run(&["worker", "--exec", "greet=cat", "--drain"]);
+    let mut worker = RunningCommand::start(fixture.command(&["worker", "--exec", "greet=cat", "--drain"]));
+    worker.until("0 completed");
 }
 
 #[test]
-fn a_worker_that_drains_says_what_it_waits_for() {
-    let shelf = Shelf::new();
-    shelf.run(&["submit", "-t", "greet", "--delay", "30"]);
-    let mut worker = UnderWay::start(shelf.command(&["worker", "--exec", "greet=cat", "--drain"]));
+fn a_worker_that_exits_when_the_queue_is_empty_reports_what_it_waits_for() {
+    let fixture = QueueFixture::new();
+    fixture.run(&["submit", "-t", "greet", "--delay", "30"]);
+    let mut worker = RunningCommand::start(fixture.command(&["worker", "--exec", "greet=cat", "--drain"]));
     worker.until("waiting for a task that is due at ");
     worker.interrupt();
 }
 
 #[test]
-fn a_command_says_that_it_retries_an_unreachable_endpoint() {
+fn a_command_reports_that_it_retries_an_unreachable_endpoint() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut command = crate::common::leasehold(&["list", "--store", "s3://tasks/queue"]);
     command.env("AWS_ENDPOINT_URL", format!("http://{free}")).env("AWS_REGION", "local");
@@ -137,55 +161,73 @@ fn a_command_says_that_it_retries_an_unreachable_endpoint() {
         .env("AWS_SECRET_ACCESS_KEY", "secret")
         .env("LEASEHOLD_LOG", "warn");
     let began = Instant::now();
-    let mut list = UnderWay::start(command);
+    let mut list = RunningCommand::start(command);
     list.until("store unreachable, retrying");
     // Three seconds, and some more on a busy machine; the command itself goes on for half a minute.
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
-    list.kill();
-    while list.hear().is_some() {}
-    assert_eq!(list.said().matches("retrying").count(), 1, "{}", list.said());
 }
 
 /// Removes or restores write permission on a folder and its contents.
-fn set_writable(shelf: &Shelf, is_writable: bool) {
+fn set_writable(fixture: &QueueFixture, is_writable: bool) {
     let mode = if is_writable { "u+w" } else { "a-w" };
-    assert!(Command::new("chmod").args(["-R", mode]).arg(shelf.path()).status().unwrap().success());
+    assert!(Command::new("chmod").args(["-R", mode]).arg(fixture.path()).status().unwrap().success());
 }
 
-/// Command of a user to whom permissions apply, unlike the superuser.
-fn bound(shelf: &Shelf, args: &[&str]) -> Command {
-    let (mut command, owner) = (shelf.command(args), std::fs::metadata(shelf.path()).unwrap().uid());
+/// Command of a user to whom permissions apply, unlike the superuser, who must be able to read `program`.
+fn unprivileged_command(fixture: &QueueFixture, program: &Path, args: &[&str]) -> Command {
+    let owner = std::fs::metadata(fixture.path()).unwrap().uid();
     if owner == 0 {
-        std::os::unix::fs::chown(shelf.path(), Some(65_534), Some(65_534)).unwrap();
+        std::os::unix::fs::chown(fixture.path(), Some(NOBODY), Some(NOBODY)).unwrap();
     }
-    if owner == 0 || owner == 65_534 {
-        command.uid(65_534).gid(65_534);
+    if owner == 0 || owner == NOBODY {
+        return fixture.command_as_nobody(program, args);
     }
-    command
+    fixture.command(args)
 }
 
 #[test]
-fn a_worker_says_once_that_its_folder_refuses_writes_and_once_that_it_is_back() {
-    let shelf = Shelf::new();
-    let mut command = bound(&shelf, &["worker", "--exec", "a=true"]);
+fn a_worker_reports_once_that_its_folder_refuses_writes_and_once_that_it_is_back() {
+    let (fixture, outside) = (QueueFixture::new(), tempfile::tempdir().unwrap());
+    let program = public_program(outside.path());
+    let mut command = unprivileged_command(&fixture, &program, &["worker", "--exec", "a=true"]);
     command.env("LEASEHOLD_LOG", "warn");
-    let mut worker = UnderWay::start(command);
+    let mut worker = RunningCommand::start(command);
     worker.until("worker w-");
     // The worker is stopped meanwhile: it must not claim anything before the folder is read-only.
     worker.signal("-STOP");
     for _ in 0..3 {
-        assert!(bound(&shelf, &["submit", "-t", "a"]).status().unwrap().success());
+        let submitted = unprivileged_command(&fixture, &program, &["submit", "-t", "a"]).status().unwrap();
+        assert!(submitted.success());
     }
-    set_writable(&shelf, false);
+    set_writable(&fixture, false);
     worker.signal("-CONT");
     worker.until("store refuses requests, retrying");
-    set_writable(&shelf, true);
+    set_writable(&fixture, true);
     worker.until("store available again");
-    let completed = || shelf.run(&["list", "--status", "completed", "--json"]).lines().count();
+    let completed = || fixture.run(&["list", "--status", "completed", "--json"]).lines().count();
     until(|| completed() == 3);
-    let said = worker.interrupt();
-    let warnings: Vec<_> = said.lines().filter(|line| line.contains(" WARN ")).collect();
-    assert_eq!(warnings.len(), 2, "{said}");
+    let printed = worker.interrupt();
+    let warnings: Vec<_> = printed.lines().filter(|line| line.contains(" WARN ")).collect();
+    assert_eq!(warnings.len(), 2, "{printed}");
+}
+
+#[test]
+fn a_worker_reports_once_that_queue_json_is_missing_and_continues_when_it_is_back() {
+    let fixture = QueueFixture::with_queue();
+    let mut command = fixture.command(&["worker", "--exec", "a=true"]);
+    command.env("LEASEHOLD_LOG", "warn");
+    let mut worker = RunningCommand::start(command);
+    worker.until("worker w-");
+    let (place, aside) = (fixture.path().join("queue.json"), fixture.path().join(".leasehold/queue.json"));
+    std::fs::rename(&place, &aside).unwrap();
+    // It is read again when the copy is half a minute old.
+    worker.until("claiming paused");
+    assert!(worker.printed().contains("leasehold init --restore"), "{}", worker.printed());
+    std::fs::rename(&aside, &place).unwrap();
+    let id = fixture.run(&["submit", "-t", "a"]);
+    fixture.run(&["wait", &id]);
+    let printed = worker.interrupt();
+    assert_eq!(printed.matches(" WARN ").count(), 1, "{printed}");
 }
 
 /// Small disk in memory, visible only in its mount namespace. It ends with the process that holds it.
@@ -239,7 +281,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_worker_says_once_that_its_disk_is_full_and_goes_on_when_there_is_room() {
+fn a_worker_reports_a_full_disk_once_and_continues_when_there_is_room() {
     let Some(disk) = SmallDisk::mount() else {
         println!(
             "skipped: no permission to mount a small disk; only the unit tests of the folder cover a full disk"
@@ -253,7 +295,7 @@ fn a_worker_says_once_that_its_disk_is_full_and_goes_on_when_there_is_room() {
     };
     let mut command = disk.command(&["worker", "--exec", "a=true"]);
     command.env("LEASEHOLD_LOG", "warn");
-    let mut worker = UnderWay::start(command);
+    let mut worker = RunningCommand::start(command);
     worker.until("worker w-");
     // The worker is stopped meanwhile: it must not claim anything before the disk is full.
     worker.signal("-STOP");
@@ -266,39 +308,39 @@ fn a_worker_says_once_that_its_disk_is_full_and_goes_on_when_there_is_room() {
     std::fs::remove_file(disk.path("ballast")).unwrap();
     worker.until("store available again");
     until(|| run(&["list", "--status", "completed", "--json"]).lines().count() == 3);
-    let said = worker.interrupt();
-    let warnings: Vec<_> = said.lines().filter(|line| line.contains(" WARN ")).collect();
-    let [full, _] = warnings.as_slice() else { panic!("{said}") };
-    assert!(full.contains("retrying") && full.contains("disk of folder"), "{said}");
+    let printed = worker.interrupt();
+    let warnings: Vec<_> = printed.lines().filter(|line| line.contains(" WARN ")).collect();
+    let [full, _] = warnings.as_slice() else { panic!("{printed}") };
+    assert!(full.contains("retrying") && full.contains("disk of folder"), "{printed}");
 }
 
 #[test]
 fn a_monitor_ends_when_interrupted() {
-    let shelf = Shelf::with_queue();
-    let mut monitor = UnderWay::start(shelf.command(&["monitor"]));
+    let fixture = QueueFixture::with_queue();
+    let mut monitor = RunningCommand::start(fixture.command(&["monitor"]));
     monitor.until("monitor w-");
-    shelf.compare("monitor_interrupted", &monitor.interrupt());
+    fixture.compare("monitor_interrupted", &monitor.interrupt());
 }
 
 #[test]
 fn up_creates_a_queue_shows_progress_and_ends_when_interrupted() {
-    let shelf = Shelf::new();
-    let mut up = UnderWay::start(shelf.command(&["up", "--no-dashboard", "--exec", "greet=cat"]));
+    let fixture = QueueFixture::new();
+    let mut up = RunningCommand::start(fixture.command(&["up", "--no-dashboard", "--exec", "greet=cat"]));
     up.until("0 pending");
-    shelf.compare("up_interrupted", &up.interrupt());
-    let mut up = UnderWay::start(shelf.command(&["up", "--no-dashboard"]));
+    fixture.compare("up_interrupted", &up.interrupt());
+    let mut up = RunningCommand::start(fixture.command(&["up", "--no-dashboard"]));
     up.until("0 pending");
-    shelf.compare("up_without_programs", &up.interrupt());
+    fixture.compare("up_without_programs", &up.interrupt());
 }
 
 #[test]
 fn up_prints_json_line_by_line() {
-    let shelf = Shelf::new();
-    shelf.run(&["submit", "-t", "greet"]);
-    shelf.run(&["submit", "-t", "later", "--delay", "3600"]);
-    let said = shelf.run(&["up", "--no-dashboard", "--exec", "greet=cat", "--drain", "--json"]);
-    let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let [first, .., last] = lines.as_slice() else { panic!("{said}") };
+    let fixture = QueueFixture::new();
+    fixture.run(&["submit", "-t", "greet"]);
+    fixture.run(&["submit", "-t", "later", "--delay", "3600"]);
+    let printed = fixture.run(&["up", "--no-dashboard", "--exec", "greet=cat", "--drain", "--json"]);
+    let lines: Vec<Value> = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [first, .., last] = lines.as_slice() else { panic!("{printed}") };
     assert_eq!(first["scheduled"], 1, "{first}");
     assert!(first["us_dollars"].as_f64().unwrap() > 0.0, "{first}");
     assert_eq!(last["counts"]["completed"], 1, "{last}");
@@ -306,12 +348,12 @@ fn up_prints_json_line_by_line() {
 
 #[test]
 fn an_interrupted_worker_lets_its_programs_finish_even_on_a_terminal() {
-    let shelf = Shelf::new();
-    shelf.run(&["submit", "-t", "slow"]);
-    let mark = shelf.path().join(".leasehold/started");
+    let fixture = QueueFixture::new();
+    fixture.run(&["submit", "-t", "slow"]);
+    let mark = fixture.path().join(".leasehold/started");
     // The whole group is interrupted, as a terminal does; the worker still waits for the program.
     let script = format!("slow=sh -c 'touch {}; sleep 1; echo done'", mark.display());
-    let mut command = shelf.command(&["worker", "--json", "--exec", &script]);
+    let mut command = fixture.command(&["worker", "--json", "--exec", &script]);
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let worker = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     until(|| mark.exists());
@@ -321,52 +363,55 @@ fn an_interrupted_worker_lets_its_programs_finish_even_on_a_terminal() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["counts"]["completed"], 1, "{report}");
     let notes = String::from_utf8(output.stderr).unwrap();
-    assert!(notes.contains("draining 1 task, up to 30 s; press again to stop now"), "{notes}");
+    assert!(
+        notes.contains("stopping: 1 task may finish, for up to 30 s; a second Ctrl-C releases them"),
+        "{notes}"
+    );
 }
 
 #[test]
-fn a_worker_says_what_its_stop_waits_for_and_a_second_interrupt_ends_it() {
+fn a_worker_reports_what_its_stop_waits_for_and_a_second_interrupt_ends_it() {
     for command in ["worker", "up"] {
-        let shelf = Shelf::new();
-        shelf.run(&["submit", "-t", "slow"]);
-        shelf.run(&["submit", "-t", "slow"]);
-        let marks = shelf.path().join(".leasehold/started");
+        let fixture = QueueFixture::new();
+        fixture.run(&["submit", "-t", "slow"]);
+        fixture.run(&["submit", "-t", "slow"]);
+        let marks = fixture.path().join(".leasehold/started");
         std::fs::create_dir(&marks).unwrap();
         let script = format!("slow=sh -c 'touch {}/$LEASEHOLD_TASK_ID; exec sleep 600'", marks.display());
         let mut args = vec![command, "--concurrency", "2", "--exec", &script];
         args.extend((command == "up").then_some("--no-dashboard"));
-        let mut worker = UnderWay::start(shelf.command(&args));
+        let mut worker = RunningCommand::start(fixture.command(&args));
         until(|| std::fs::read_dir(&marks).unwrap().count() == 2);
         worker.signal("-INT");
-        worker.until("draining 2 tasks, up to 30 s; press again to stop now");
-        let said = worker.interrupt();
-        assert!(said.contains("stopping now; running tasks are released"), "{said}");
-        assert!(said.contains("2 requeued"), "{said}");
+        worker.until("stopping: 2 tasks may finish, for up to 30 s; a second Ctrl-C releases them");
+        let printed = worker.interrupt();
+        assert!(printed.contains("stopping now; running tasks are released"), "{printed}");
+        assert!(printed.contains("2 pending again"), "{printed}");
     }
 }
 
 #[test]
 fn a_run_that_has_to_stop_kills_the_processes_of_its_program() {
-    let shelf = Shelf::new();
-    shelf.run(&["submit", "-t", "slow"]);
-    let mark = shelf.path().join(".leasehold/started");
+    let fixture = QueueFixture::new();
+    fixture.run(&["submit", "-t", "slow"]);
+    let mark = fixture.path().join(".leasehold/started");
     let script = format!("slow=sh -c 'sleep 600 & echo $! > {}; wait'", mark.display());
-    let worker = UnderWay::start(shelf.command(&["worker", "--drain-secs", "1", "--exec", &script]));
+    let worker = RunningCommand::start(fixture.command(&["worker", "--drain-secs", "1", "--exec", &script]));
     let started = || std::fs::read_to_string(&mark).unwrap_or_default();
     until(|| started().ends_with('\n'));
     let below = started().trim().to_owned();
-    let said = worker.interrupt();
-    assert!(said.contains("1 requeued"), "{said}");
+    let printed = worker.interrupt();
+    assert!(printed.contains("1 pending again"), "{printed}");
     until(|| is_dead(&below));
 }
 
 #[test]
 fn programs_of_a_killed_worker_are_killed_with_their_processes() {
-    let shelf = Shelf::new();
-    shelf.run(&["submit", "-t", "slow"]);
-    let mark = shelf.path().join(".leasehold/started");
+    let fixture = QueueFixture::new();
+    fixture.run(&["submit", "-t", "slow"]);
+    let mark = fixture.path().join(".leasehold/started");
     let script = format!("slow=sh -c 'sleep 600 & echo $$ $! > {}; wait'", mark.display());
-    let mut worker = shelf.command(&["worker", "--exec", &script]);
+    let mut worker = fixture.command(&["worker", "--exec", &script]);
     let mut worker = worker.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let started = || std::fs::read_to_string(&mark).unwrap_or_default();
     until(|| started().ends_with('\n'));

@@ -10,7 +10,7 @@ use crate::common::leasehold;
 struct Bucket {
     s3: S3,
     store: String,
-    place: tempfile::TempDir,
+    root: tempfile::TempDir,
 }
 
 impl Bucket {
@@ -22,7 +22,7 @@ impl Bucket {
             .env("AWS_ACCESS_KEY_ID", "test")
             .env("AWS_SECRET_ACCESS_KEY", "testsecret")
             .env("AWS_REGION", "us-east-1")
-            .env("LEASEHOLD_PIECES_CACHE", self.place.path().join("cache"));
+            .env("LEASEHOLD_PIECES_CACHE", self.root.path().join("cache"));
         let output = command.output().unwrap();
         assert!(output.status.success(), "{args:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
@@ -43,9 +43,9 @@ async fn files_go_to_a_bucket_and_come_back() {
     let bucket = Bucket {
         s3,
         store: format!("s3://{}/q", s3.fresh_bucket().await),
-        place: tempfile::tempdir().unwrap(),
+        root: tempfile::tempdir().unwrap(),
     };
-    let (file, out) = (bucket.place.path().join("large.raw"), bucket.place.path().join("out.raw"));
+    let (file, out) = (bucket.root.path().join("large.raw"), bucket.root.path().join("out.raw"));
     // More than one part, and a last one that is shorter.
     let contents: Vec<u8> =
         (0..20_000_001_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();

@@ -1,6 +1,6 @@
 //! Dashboard during an outage of its store.
 
-use leasehold_store::testing::{S3, Weed, weed_binary};
+use leasehold_store::testing::{S3, SeaweedFs, weed_binary};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ fn command(s3: S3, bucket: &str, args: &[&str]) -> Command {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_is_logged_once_and_its_end_once() {
-    let mut weed = Weed::start(&weed_binary()).await.unwrap();
+    let mut weed = SeaweedFs::start(&weed_binary()).await.unwrap();
     let bucket = weed.fresh_bucket().await;
     assert!(command(*weed, &bucket, &["init"]).output().unwrap().status.success());
     let mut dashboard = command(*weed, &bucket, &["dashboard", "--port", "0", "--json"]);

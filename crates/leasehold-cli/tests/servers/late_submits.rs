@@ -2,7 +2,7 @@
 //! off, and the result of the submit never contradicts that.
 
 use leasehold_core::{Entry, Index, NewTask, Status, TaskId};
-use leasehold_queue::{Queue, QueueConfig};
+use leasehold_queue::{ObjectQueue, QueueConfig};
 use leasehold_store::testing::{Fault, FaultPlan, Proxy, RequestKind, S3, pass};
 use leasehold_store::{Client, Host, List, OpenOptions, Purpose, SystemHost, open};
 use leasehold_worker::{Context, Counts, Shutdown, TaskError, Worker, WorkerOptions};
@@ -10,38 +10,39 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::common::crashes::Place;
+use crate::common::crashes::TestStore;
 use crate::crashes::bucket;
 
 /// Time for which a producer retries.
-const PATIENCE: Duration = Duration::from_secs(2);
+const SUBMIT_WAIT: Duration = Duration::from_secs(2);
 /// Delay of its writes: they arrive after it has given up, also on a busy machine.
-const LATE: Duration = Duration::from_secs(15);
+const WRITE_DELAY: Duration = Duration::from_secs(15);
 /// Length of the task's input.
 const INPUT_BYTES: u64 = 10_000;
 
-struct Scene {
-    place: Place,
+struct ProxyFixture {
+    test_store: TestStore,
     proxy: Proxy,
     /// Connected past the proxy.
-    queue: Queue,
+    queue: ObjectQueue,
 }
 
-async fn scene() -> Scene {
-    let place = bucket().await;
+async fn fixture() -> ProxyFixture {
+    let test_store = bucket().await;
     let proxy = Proxy::start(&S3::shared().await.endpoint(), pass()).await.unwrap();
-    let queue = place.queue().await;
-    Scene { place, proxy, queue }
+    let queue = test_store.queue().await;
+    ProxyFixture { test_store, proxy, queue }
 }
 
-impl Scene {
+impl ProxyFixture {
     /// Producer behind the proxy, which retries only for a short time.
-    async fn producer(&self) -> Queue {
+    async fn producer(&self) -> ObjectQueue {
         let host: Arc<dyn Host> = Arc::new(SystemHost);
-        let options = OpenOptions { endpoint: Some(self.proxy.endpoint()), ..self.place.options.clone() };
-        let client = Client::new(open(&self.place.store, &options, &host).unwrap(), host);
-        let config = QueueConfig { submit_wait: PATIENCE, ..QueueConfig::default() };
-        Queue::with_config(client.with_patience(PATIENCE / 4), config).await.unwrap()
+        let options =
+            OpenOptions { endpoint: Some(self.proxy.endpoint()), ..self.test_store.options.clone() };
+        let client = Client::new(open(&self.test_store.store, &options, &host).unwrap(), host);
+        let config = QueueConfig { submit_wait: SUBMIT_WAIT, ..QueueConfig::default() };
+        ObjectQueue::with_config(client.with_timeout(SUBMIT_WAIT / 4), config).await.unwrap()
     }
 
     /// Id of the task in the ready entry.
@@ -64,54 +65,54 @@ fn late(is_fence_let_through: bool) -> FaultPlan {
     Box::new(move |seen| match seen.kind {
         _ if !seen.path.contains("/queue/tasks/") => Fault::Pass,
         RequestKind::Put if is_fence_let_through && seen.body_bytes < INPUT_BYTES => Fault::Pass,
-        RequestKind::Put => Fault::ApplyLate(LATE),
+        RequestKind::Put => Fault::ApplyLate(WRITE_DELAY),
         _ => Fault::DropRequest,
     })
 }
 
-fn order() -> NewTask {
+fn new_task() -> NewTask {
     let input = "x".repeat(usize::try_from(INPUT_BYTES).unwrap());
     NewTask::new("late", input.into()).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_submit_that_was_fenced_off_never_runs_when_it_lands() {
-    let scene = scene().await;
-    let producer = scene.producer().await;
-    scene.proxy.set_plan(late(true));
-    let error = producer.submit_task(order()).await.unwrap_err();
+    let fixture = fixture().await;
+    let producer = fixture.producer().await;
+    fixture.proxy.set_plan(late(true));
+    let error = producer.submit_task(new_task()).await.unwrap_err();
     assert!(!error.outcome_is_unknown(), "{error}");
-    let id = scene.id().await;
+    let id = fixture.id().await;
     assert!(error.to_string().contains(&id.to_string()), "{error}");
-    scene.proxy.settled().await;
-    assert_eq!(scene.work().await.started, 0);
-    assert_eq!(scene.queue.get(&id).await.unwrap().status(), Status::Cancelled);
+    fixture.proxy.settled().await;
+    assert_eq!(fixture.work().await.started, 0);
+    assert_eq!(fixture.queue.get(&id).await.unwrap().status(), Status::Cancelled);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_submit_of_unknown_outcome_is_reported_with_its_id_and_runs_when_it_lands() {
-    let scene = scene().await;
-    let producer = scene.producer().await;
-    scene.proxy.set_plan(late(false));
-    let error = producer.submit_task(order()).await.unwrap_err();
-    let id = scene.id().await;
+    let fixture = fixture().await;
+    let producer = fixture.producer().await;
+    fixture.proxy.set_plan(late(false));
+    let error = producer.submit_task(new_task()).await.unwrap_err();
+    let id = fixture.id().await;
     assert!(error.outcome_is_unknown());
     assert_eq!(error.to_string(), format!("outcome unknown: task {id} may or may not run"));
-    scene.proxy.settled().await;
-    assert_eq!(scene.work().await.completed, 1);
-    assert_eq!(scene.queue.get(&id).await.unwrap().status(), Status::Completed);
+    fixture.proxy.settled().await;
+    assert_eq!(fixture.work().await.completed, 1);
+    assert_eq!(fixture.queue.get(&id).await.unwrap().status(), Status::Completed);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_submit_that_lands_before_its_fence_is_acknowledged_and_runs() {
-    let scene = scene().await;
-    let producer = scene.producer().await;
+    let fixture = fixture().await;
+    let producer = fixture.producer().await;
     let began = Instant::now();
-    scene.proxy.set_plan(Box::new(move |seen| {
-        let is_early = began.elapsed() < PATIENCE / 2 && seen.path.contains("/queue/tasks/");
+    fixture.proxy.set_plan(Box::new(move |seen| {
+        let is_early = began.elapsed() < SUBMIT_WAIT / 2 && seen.path.contains("/queue/tasks/");
         if is_early { Fault::DropAnswer } else { Fault::Pass }
     }));
-    let submitted = producer.submit_task(order()).await.unwrap();
-    assert_eq!(scene.work().await.completed, 1);
-    assert_eq!(scene.queue.get(&submitted.id).await.unwrap().status(), Status::Completed);
+    let submitted = producer.submit_task(new_task()).await.unwrap();
+    assert_eq!(fixture.work().await.completed, 1);
+    assert_eq!(fixture.queue.get(&submitted.id).await.unwrap().status(), Status::Completed);
 }

@@ -1,6 +1,6 @@
 //! Outposts of a real server: each node has its folder, a supervisor and a worker process.
 
-use leasehold_store::testing::{Lane, S3, Weed, weed_binary};
+use leasehold_store::testing::{Lane, S3, SeaweedFs, weed_binary};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,39 +8,49 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::common::crashes::signal;
 use crate::common::leasehold;
 
 /// Interval at which the progress of the queue is read.
-const ASK_EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Tasks of the relaxed node while the server is stopped, in two batches.
-const MORE: usize = 60;
+const OFFLINE_TASKS: usize = 60;
 
-struct Field {
+struct OutpostFixture {
     endpoint: String,
     bucket: String,
-    place: tempfile::TempDir,
+    root: tempfile::TempDir,
     campaign: &'static str,
 }
 
 /// Processes of a node, killed on drop.
 struct Node {
-    processes: Vec<Child>,
+    supervisor: Child,
+    worker: Child,
+}
+
+impl Node {
+    /// Lets the worker finish what it runs. The supervisor goes on.
+    fn drain_worker(&mut self) {
+        signal(&self.worker, "-TERM");
+        assert!(self.worker.wait().unwrap().success());
+    }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        for process in &mut self.processes {
+        for process in [&mut self.supervisor, &mut self.worker] {
             let _ = process.kill();
             let _ = process.wait();
         }
     }
 }
 
-impl Field {
+impl OutpostFixture {
     async fn new(s3: S3, campaign: &'static str) -> Self {
         let bucket = s3.fresh_bucket().await;
-        Self { endpoint: s3.endpoint(), bucket, place: tempfile::tempdir().unwrap(), campaign }
+        Self { endpoint: s3.endpoint(), bucket, root: tempfile::tempdir().unwrap(), campaign }
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -67,16 +77,16 @@ impl Field {
     }
 
     fn data(&self, node: &str) -> PathBuf {
-        self.place.path().join(node)
+        self.root.path().join(node)
     }
 
     fn log(&self) -> PathBuf {
-        self.place.path().join("log")
+        self.root.path().join("log")
     }
 
     /// File with the standard error of all processes.
-    fn said(&self) -> PathBuf {
-        self.place.path().join("said")
+    fn stderr_path(&self) -> PathBuf {
+        self.root.path().join("stderr")
     }
 
     fn init(&self, node: &str, consistency: &str) {
@@ -87,16 +97,16 @@ impl Field {
     /// Starts a supervisor and a worker. The worker has no credentials.
     fn start(&self, node: &str) -> Node {
         let data = self.data(node);
-        let said = fs::File::options().create(true).append(true).open(self.said()).unwrap();
+        let log = fs::File::options().create(true).append(true).open(self.stderr_path()).unwrap();
         let quiet = |mut command: Command| {
-            let said = said.try_clone().unwrap();
-            command.env("LEASEHOLD_LOG", "warn").stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+            let log = log.try_clone().unwrap();
+            command.env("LEASEHOLD_LOG", "warn").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
             command.spawn().unwrap()
         };
         let mut worker = leasehold(&["outpost", "work", "--exec", &self.program(), "--concurrency", "4"]);
         worker.args(["--data", text(&data), "--campaign", self.campaign]);
         let supervisor = self.command(&["outpost", "run", "--data", text(&data)]);
-        Node { processes: vec![quiet(supervisor), quiet(worker)] }
+        Node { supervisor: quiet(supervisor), worker: quiet(worker) }
     }
 
     /// Program that records every run of every task.
@@ -105,13 +115,13 @@ impl Field {
     }
 
     fn submit(&self, tasks: usize) {
-        let lines = self.place.path().join("tasks");
+        let lines = self.root.path().join("tasks");
         fs::write(&lines, "{\"task_type\": \"note\"}\n".repeat(tasks)).unwrap();
         self.run(&["submit-many", text(&lines)]);
     }
 
     /// Waits until this many tasks are completed.
-    fn wait(&self, tasks: usize, patience: Duration) {
+    fn wait(&self, tasks: usize, timeout: Duration) {
         let began = Instant::now();
         loop {
             // A list loads the server as much as the tasks do: wait until all tasks have run once.
@@ -123,9 +133,9 @@ impl Field {
                     return;
                 }
             }
-            let said = || fs::read_to_string(self.said()).unwrap_or_default();
-            assert!(began.elapsed() < patience, "{done} of {tasks} after {patience:?}:\n{}", said());
-            std::thread::sleep(ASK_EVERY);
+            let stderr = || fs::read_to_string(self.stderr_path()).unwrap_or_default();
+            assert!(began.elapsed() < timeout, "{done} of {tasks} after {timeout:?}:\n{}", stderr());
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -164,29 +174,32 @@ async fn two_and_eight_nodes_complete_every_task_once() {
         ("relaxed/two", "relaxed", 2),
         ("relaxed/eight", "relaxed", 8),
     ] {
-        let field = Field::new(s3, campaign).await;
+        let fixture = OutpostFixture::new(s3, campaign).await;
         let names: Vec<_> = (0..nodes).map(|number| format!("pi-{number}")).collect();
         for name in &names {
-            field.init(name, consistency);
+            fixture.init(name, consistency);
         }
-        field.submit(tasks);
+        fixture.submit(tasks);
         let began = Instant::now();
-        let started: Vec<_> = names.iter().map(|name| field.start(name)).collect();
-        field.wait(tasks, Duration::from_mins(5));
+        let mut started: Vec<_> = names.iter().map(|name| fixture.start(name)).collect();
+        fixture.wait(tasks, Duration::from_mins(5));
         let seconds = began.elapsed().as_secs_f64();
-        let status =
-            |name: &String| field.json(&["outpost", "status", "--data", text(&field.data(name)), "--json"]);
+        // From now on no task is run again.
+        started.iter_mut().for_each(Node::drain_worker);
+        let status = |name: &String| {
+            fixture.json(&["outpost", "status", "--data", text(&fixture.data(name)), "--json"])
+        };
         let reported =
             || names.iter().map(|name| status(name)["counts"]["duplicates"].as_u64().unwrap()).sum::<u64>();
-        let twice = || field.runs().values().sum::<usize>() - tasks;
+        let twice = || fixture.runs().values().sum::<usize>() - tasks;
         // A duplicate run is counted by the node that detects it at its next sync.
         while reported() < twice() as u64 {
             assert!(began.elapsed() < Duration::from_mins(6), "{} reported of {}", reported(), twice());
-            std::thread::sleep(ASK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         drop(started);
-        field.check_completions(tasks);
-        let (runs, reported, twice) = (field.runs(), reported(), twice());
+        fixture.check_completions(tasks);
+        let (runs, reported, twice) = (fixture.runs(), reported(), twice());
         assert_eq!(runs.len(), tasks);
         println!("{nodes} nodes, {consistency}: {seconds:.0} s, {twice} duplicate runs, {reported} reported");
         if consistency == "strict" {
@@ -199,9 +212,9 @@ async fn two_and_eight_nodes_complete_every_task_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn work_goes_on_while_the_server_is_stopped_and_all_of_it_arrives() {
-    let mut weed = Weed::start(&weed_binary()).await.unwrap();
-    let relaxed = Field::new(*weed, "cut/relaxed").await;
-    let strict = Field::new(*weed, "cut/strict").await;
+    let mut weed = SeaweedFs::start(&weed_binary()).await.unwrap();
+    let relaxed = OutpostFixture::new(*weed, "cut/relaxed").await;
+    let strict = OutpostFixture::new(*weed, "cut/strict").await;
     relaxed.init("pi-1", "relaxed");
     strict.init("pi-1", "strict");
     strict.submit(20);
@@ -223,23 +236,23 @@ async fn work_goes_on_while_the_server_is_stopped_and_all_of_it_arrives() {
             relaxed.runs().len(),
             strict.runs().len()
         );
-        std::thread::sleep(ASK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     }
     // Meanwhile the relaxed node starts more tasks: the strict one would have had time for them too.
-    for _ in 20..MORE {
+    for _ in 20..OFFLINE_TASKS {
         relaxed.run(&["outpost", "submit", "-t", "note", "--data", text(&data)]);
     }
-    while relaxed.runs().len() < MORE {
+    while relaxed.runs().len() < OFFLINE_TASKS {
         assert!(began.elapsed() < Duration::from_mins(2), "{}", relaxed.runs().len());
-        std::thread::sleep(ASK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     }
     assert_eq!(strict.runs().len(), 5, "strict starts nothing else");
     weed.restart().await.unwrap();
-    relaxed.wait(MORE, Duration::from_mins(2));
+    relaxed.wait(OFFLINE_TASKS, Duration::from_mins(2));
     strict.wait(20, Duration::from_mins(2));
     drop(nodes);
-    for (field, tasks) in [(&relaxed, MORE), (&strict, 20)] {
-        field.check_completions(tasks);
-        assert!(field.runs().values().all(|runs| *runs == 1), "{:?}", field.runs());
+    for (fixture, tasks) in [(&relaxed, OFFLINE_TASKS), (&strict, 20)] {
+        fixture.check_completions(tasks);
+        assert!(fixture.runs().values().all(|runs| *runs == 1), "{:?}", fixture.runs());
     }
 }

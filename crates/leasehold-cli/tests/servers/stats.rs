@@ -7,13 +7,13 @@ use crate::crashes::bucket;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stats_read_each_task_once() {
-    let place = bucket().await;
-    let queue = place.queue().await;
+    let test_store = bucket().await;
+    let queue = test_store.queue().await;
     for _ in 0..25 {
         queue.submit_task(NewTask::new("a", 1.into()).unwrap()).await.unwrap();
     }
     let proxy = Proxy::start(&S3::shared().await.endpoint(), pass()).await.unwrap();
-    let mut stats = place.command(&["stats", "--json"]);
+    let mut stats = test_store.command(&["stats", "--json"]);
     let output = stats.env("AWS_ENDPOINT_URL", proxy.endpoint()).output().unwrap();
     let counted: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(counted["due"], 25, "{output:?}");

@@ -13,7 +13,7 @@ use crate::time::{Now, StoreTime};
 /// Clock of the times in a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum ClockMark {
+pub enum ClockSource {
     /// Time of the bucket.
     Bucket,
     /// Time since boot, because this node has not reached the bucket since then.
@@ -22,7 +22,7 @@ pub enum ClockMark {
 
 /// Time from which a reading is the bucket's: no machine runs for thirty years, so that a time after the year 2000
 /// cannot be a time since boot.
-pub const SURELY_BUCKET: StoreTime = StoreTime::from_millis(946_684_800_000);
+pub const BUCKET_TIME_MIN: StoreTime = StoreTime::from_millis(946_684_800_000);
 
 /// Current time on a node.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,8 +38,8 @@ pub struct NodeNow {
 impl NodeNow {
     /// Clock of new timestamps.
     #[must_use]
-    pub fn mark(&self) -> ClockMark {
-        if self.bucket.is_some() { ClockMark::Bucket } else { ClockMark::Boot }
+    pub fn clock(&self) -> ClockSource {
+        if self.bucket.is_some() { ClockSource::Bucket } else { ClockSource::Boot }
     }
 
     /// Returns the current time by that clock.
@@ -61,10 +61,10 @@ impl NodeNow {
 
     /// Returns the current time by the clock of a timestamp from this boot.
     #[must_use]
-    pub fn by(&self, mark: ClockMark) -> Option<Now> {
-        match mark {
-            ClockMark::Boot => Some(Now::exactly(self.boot)),
-            ClockMark::Bucket => self.bucket,
+    pub fn by(&self, clock: ClockSource) -> Option<Now> {
+        match clock {
+            ClockSource::Boot => Some(Now::exactly(self.boot)),
+            ClockSource::Bucket => self.bucket,
         }
     }
 }
@@ -93,7 +93,7 @@ pub struct DiskLease {
     /// Id of the claim, on disk and in the bucket.
     pub lease_id: LeaseId,
     /// Clock of its times.
-    pub clock: ClockMark,
+    pub clock: ClockSource,
     /// Boot in which it was written.
     pub boot_id: String,
 }
@@ -103,7 +103,7 @@ impl DiskLease {
     #[must_use]
     pub fn renewed(&self, now: &NodeNow) -> Self {
         let at = now.present().earliest;
-        let (clock, boot_id) = (now.mark(), now.boot_id.clone());
+        let (clock, boot_id) = (now.clock(), now.boot_id.clone());
         Self { heartbeat_at: at, expires_at: at.plus(DISK_LEASE), clock, boot_id, ..self.clone() }
     }
 
@@ -148,7 +148,7 @@ mod tests {
             expires_at: nothing,
             tentative: false,
             lease_id: HexName::from_random(2),
-            clock: ClockMark::Boot,
+            clock: ClockSource::Boot,
             boot_id: String::new(),
         };
         lease.renewed(&now(1_000))
@@ -187,7 +187,7 @@ mod tests {
         let online = NodeNow { bucket: bucket(1_800_000_000), ..now(1_200) };
         assert!(!lease().is_stale(&online));
         let renewed = lease().renewed(&online);
-        assert_eq!(renewed.clock, ClockMark::Bucket);
+        assert_eq!(renewed.clock, ClockSource::Bucket);
         let later = |secs: i64| NodeNow { bucket: bucket(1_800_000_000 + secs), ..now(1_200 + secs) };
         assert!(!renewed.is_stale(&later(600)) && renewed.is_stale(&later(601)));
         // The bucket's time is no longer known: the lease cannot be judged.

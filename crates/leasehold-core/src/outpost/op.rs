@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::time::Duration;
 
-use super::lease::ClockMark;
+use super::lease::ClockSource;
 use crate::ids::{Artifacts, LeaseId, Name, TaskId, WriteId};
 use crate::time::StoreTime;
 
@@ -25,10 +25,10 @@ pub struct Op {
     /// Time of the operation.
     pub at: StoreTime,
     /// Clock of that time.
-    pub clock: ClockMark,
+    pub clock: ClockSource,
     /// Kind, with its data.
     #[serde(flatten)]
-    pub deed: OpKind,
+    pub kind: OpKind,
 }
 
 /// Kind of operation on a task.
@@ -147,7 +147,7 @@ impl Op {
     /// Name, unique among the operations on its task.
     #[must_use]
     pub fn name(&self) -> Name {
-        let text = format!("{}-{}-{}", self.generation, self.epoch, self.deed.name());
+        let text = format!("{}-{}-{}", self.generation, self.epoch, self.kind.name());
         Name::checked("operation", &text).expect("numbers and a name are valid")
     }
 }
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn an_operation_is_read_as_it_was_written() {
         let lease_id = HexName::from_random(3);
-        let deeds = [
+        let kinds = [
             OpKind::Submit { write_id: HexName::from_random(1), record: serde_json::json!({"id": 1}) },
             OpKind::Claim {
                 lease_id: lease_id.clone(),
@@ -181,19 +181,19 @@ mod tests {
             OpKind::Cancel { lease_id: None },
             OpKind::Cancel { lease_id: Some(lease_id) },
         ];
-        for deed in deeds {
+        for kind in kinds {
             let op = Op {
                 task: TaskId::from_random(5),
                 generation: 2,
                 epoch: 3,
                 base_rev: 4,
                 at: StoreTime::from_millis(1_000),
-                clock: ClockMark::Bucket,
-                deed,
+                clock: ClockSource::Bucket,
+                kind,
             };
             let text = serde_json::to_string(&op).unwrap();
             assert_eq!(serde_json::from_str::<Op>(&text).unwrap(), op, "{text}");
-            assert_eq!(op.name().as_str(), format!("2-3-{}", op.deed.name()));
+            assert_eq!(op.name().as_str(), format!("2-3-{}", op.kind.name()));
         }
     }
 }

@@ -50,7 +50,7 @@ impl fmt::Display for Consistency {
 
 /// State of a task on a node: a row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Local {
+pub enum NodeState {
     /// Submitted on this node.
     New,
     /// Claimed in the bucket in advance; no handler has started.
@@ -64,7 +64,7 @@ pub enum Local {
     /// An attempt failed.
     Failed,
     /// Released, for now or for later.
-    GivenBack,
+    Released,
     /// Retried manually on this node.
     Requeued,
     /// Cancelled on this node.
@@ -94,9 +94,9 @@ pub enum BucketState {
     /// Tombstone of an abandoned submit.
     Tombstone,
     /// The node's submit or completion was already applied: only the answer was lost.
-    Known,
+    AlreadyApplied,
     /// Pending, last released by the node's own claim.
-    Returned,
+    ReleasedByNode,
     /// Pending.
     Pending {
         /// True if no worker has claimed it since the node last read it.
@@ -121,7 +121,7 @@ pub enum BucketState {
     /// Not started before its expiry.
     Expired,
     /// In another generation: it was retried since, or the bucket has refused a retry of this node.
-    Another,
+    OtherGeneration,
 }
 
 impl BucketState {
@@ -133,13 +133,13 @@ impl BucketState {
             return Self::Tombstone;
         }
         if known.write_id.as_ref().is_some_and(|write_id| task.has_write(write_id)) {
-            return Self::Known;
+            return Self::AlreadyApplied;
         }
         if task.status() == Status::Purged {
             return Self::Absent;
         }
         if task.generation != known.generation {
-            return Self::Another;
+            return Self::OtherGeneration;
         }
         let is_of = |lease_id: &Option<LeaseId>| lease_id.is_some() && task.lease_id == *lease_id;
         match &task.state {
@@ -149,8 +149,8 @@ impl BucketState {
             // The previous claim, of a dead process of this node: it can be replaced at any time.
             State::Running(_) if is_of(&known.from) => Self::Other { is_live: false },
             State::Running(claim) => Self::Other { is_live: !now.is_past(claim.expires_at) },
-            State::Pending { .. } if is_of(&known.lease_id) => Self::Returned,
-            State::Completed { .. } if is_of(&known.lease_id) => Self::Known,
+            State::Pending { .. } if is_of(&known.lease_id) => Self::ReleasedByNode,
+            State::Completed { .. } if is_of(&known.lease_id) => Self::AlreadyApplied,
             State::Pending { .. } => Self::Pending { is_untouched: task.epoch < known.epoch },
             State::Completed { .. } => Self::Completed,
             State::Failed { .. } => Self::Failed,
@@ -171,22 +171,22 @@ pub enum SyncAction {
     /// Already in the bucket; nothing to do.
     Done,
     /// Continue unchanged.
-    GoOn,
+    Continue,
     /// Write this, if the record is unchanged.
-    Write(Write),
+    Write(BucketWrite),
     /// Remove the task from the node, and report the reason if there is one.
-    Drop(Option<Why>),
+    Drop(Option<SyncRefusal>),
     /// Stop the handler and write nothing to the bucket. A result that it still returns goes to `conflicts/`.
-    Stop(Why),
+    Stop(SyncRefusal),
     /// Move the result of this node to `conflicts/`.
-    Conflict(Why),
+    Conflict(SyncRefusal),
     /// Reject the operation and report the reason.
-    Refuse(Why),
+    Refuse(SyncRefusal),
 }
 
 /// Conditional put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Write {
+pub enum BucketWrite {
     /// Creates the task as submitted on this node, where there is no object or only a tombstone.
     Create,
     /// Claims the task with a new epoch.
@@ -215,7 +215,7 @@ pub enum Write {
     Stop,
 }
 
-impl Write {
+impl BucketWrite {
     /// True if it makes or keeps a claim of this node.
     #[must_use]
     pub fn claims(self) -> bool {
@@ -226,7 +226,7 @@ impl Write {
 /// Reason why an operation of a node is not applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
+pub enum SyncRefusal {
     /// A task with this id already exists.
     Duplicate,
     /// Another worker holds it.
@@ -242,123 +242,138 @@ pub enum Why {
     /// It does not exist.
     Absent,
     /// It is in another generation.
-    Another,
+    OtherGeneration,
     /// It has not ended, and cannot be retried.
     NotEnded,
     /// It is completed, and cannot be retried.
     Completed,
 }
 
-impl fmt::Display for Why {
+impl SyncRefusal {
+    /// True if the task ran, or runs, on another worker as well.
+    #[must_use]
+    pub fn is_duplicate_run(self) -> bool {
+        matches!(self, Self::TakenByOthers | Self::CompletedByOthers | Self::FailedByOthers)
+    }
+}
+
+impl fmt::Display for SyncRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Why::Duplicate => "a task with this id already exists",
-            Why::TakenByOthers => "another worker holds it",
-            Why::CompletedByOthers => "another worker has completed it",
-            Why::FailedByOthers => "it failed permanently on another worker",
-            Why::Cancelled => "it was cancelled",
-            Why::Expired => "it has expired",
-            Why::Absent => "the bucket does not have it",
-            Why::Another => "it is in another generation",
-            Why::NotEnded => "it has not ended yet",
-            Why::Completed => "it is completed",
+            SyncRefusal::Duplicate => "a task with this id already exists",
+            SyncRefusal::TakenByOthers => "another worker holds it",
+            SyncRefusal::CompletedByOthers => "another worker has completed it",
+            SyncRefusal::FailedByOthers => "it failed permanently on another worker",
+            SyncRefusal::Cancelled => "it was cancelled",
+            SyncRefusal::Expired => "it has expired",
+            SyncRefusal::Absent => "the bucket does not have it",
+            SyncRefusal::OtherGeneration => "it is in another generation",
+            SyncRefusal::NotEnded => "it has not ended yet",
+            SyncRefusal::Completed => "it is completed",
         })
     }
 }
 
-/// Decides, row by row. With `finishes`, a handler may run to its end although another worker has taken its task.
+/// Decides, row by row. With `finish_after_takeover`, a handler may run to its end although another worker has taken its task.
 #[must_use]
 #[expect(clippy::match_same_arms, reason = "a row of the table stays together")]
-pub fn reconcile(local: Local, remote: BucketState, consistency: Consistency, finishes: bool) -> SyncAction {
+pub fn reconcile(
+    local: NodeState,
+    remote: BucketState,
+    consistency: Consistency,
+    finish_after_takeover: bool,
+) -> SyncAction {
     use BucketState as S;
-    use SyncAction::{Conflict, Done, Drop, GoOn, Refuse, Stop, Write as Put};
+    use SyncAction::{Conflict, Continue, Done, Drop, Refuse, Stop, Write as Put};
     match (local, remote) {
-        (Local::Running, S::Known) => Stop(Why::TakenByOthers),
-        (Local::CheckedOut | Local::Tentative, S::Known) => Drop(None),
-        (_, S::Known) => Done,
+        (NodeState::Running, S::AlreadyApplied) => Stop(SyncRefusal::TakenByOthers),
+        (NodeState::CheckedOut | NodeState::Tentative, S::AlreadyApplied) => Drop(None),
+        (_, S::AlreadyApplied) => Done,
 
-        (Local::New, S::Absent) => Put(Write::Create),
+        (NodeState::New, S::Absent) => Put(BucketWrite::Create),
         // The tombstone is of a submit whose second put came too late. An accepted task is not abandoned.
-        (Local::New, S::Tombstone) => Put(Write::Create),
-        (Local::New, _) => Drop(Some(Why::Duplicate)),
+        (NodeState::New, S::Tombstone) => Put(BucketWrite::Create),
+        (NodeState::New, _) => Drop(Some(SyncRefusal::Duplicate)),
 
-        (Local::CheckedOut, S::Ours { is_live: true }) => GoOn,
-        (Local::CheckedOut, S::Ours { is_live: false }) => Put(Write::TakeOver),
-        (Local::CheckedOut, S::Pending { .. } | S::Returned) => Put(Write::Claim),
-        (Local::CheckedOut, _) => Drop(None),
+        (NodeState::CheckedOut, S::Ours { is_live: true }) => Continue,
+        (NodeState::CheckedOut, S::Ours { is_live: false }) => Put(BucketWrite::TakeOver),
+        (NodeState::CheckedOut, S::Pending { .. } | S::ReleasedByNode) => Put(BucketWrite::Claim),
+        (NodeState::CheckedOut, _) => Drop(None),
 
         // It was claimed, no process waited for it, and it was released: a claim is not made twice.
-        (Local::Tentative | Local::Running, S::Returned) => Drop(None),
+        (NodeState::Tentative | NodeState::Running, S::ReleasedByNode) => Drop(None),
 
-        (Local::Tentative, S::Pending { .. }) => Put(Write::Claim),
-        (Local::Tentative, S::Ours { is_live: true }) => GoOn,
-        (Local::Tentative, S::Ours { is_live: false }) => Put(Write::Renew),
-        (Local::Tentative, S::Other { is_live: false }) => Put(Write::TakeOver),
-        (Local::Tentative, S::Absent | S::Tombstone) => Drop(Some(Why::Absent)),
-        (Local::Tentative, _) => Drop(None),
+        (NodeState::Tentative, S::Pending { .. }) => Put(BucketWrite::Claim),
+        (NodeState::Tentative, S::Ours { is_live: true }) => Continue,
+        (NodeState::Tentative, S::Ours { is_live: false }) => Put(BucketWrite::Renew),
+        (NodeState::Tentative, S::Other { is_live: false }) => Put(BucketWrite::TakeOver),
+        (NodeState::Tentative, S::Absent | S::Tombstone) => Drop(Some(SyncRefusal::Absent)),
+        (NodeState::Tentative, _) => Drop(None),
 
-        (Local::Running, S::Pending { .. }) => Put(Write::Claim),
-        (Local::Running, S::Ours { .. }) => Put(Write::Renew),
-        (Local::Running, S::Other { is_live: false }) => Put(Write::TakeOver),
-        (Local::Running, S::Other { is_live: true }) if finishes => GoOn,
-        (Local::Running, other) => Stop(why(other)),
+        (NodeState::Running, S::Pending { .. }) => Put(BucketWrite::Claim),
+        (NodeState::Running, S::Ours { .. }) => Put(BucketWrite::Renew),
+        (NodeState::Running, S::Other { is_live: false }) => Put(BucketWrite::TakeOver),
+        (NodeState::Running, S::Other { is_live: true }) if finish_after_takeover => Continue,
+        (NodeState::Running, other) => Stop(refusal(other)),
 
-        (Local::Completed, S::Ours { .. }) => Put(Write::Complete),
-        (Local::Completed, S::Pending { .. } | S::Returned) => Put(Write::CompleteOffline),
-        (Local::Completed, S::Other { .. } | S::Failed) if consistency == Consistency::Relaxed => {
-            Put(Write::CompleteOffline)
+        (NodeState::Completed, S::Ours { .. }) => Put(BucketWrite::Complete),
+        (NodeState::Completed, S::Pending { .. } | S::ReleasedByNode) => Put(BucketWrite::CompleteOffline),
+        (NodeState::Completed, S::Other { .. } | S::Failed) if consistency == Consistency::Relaxed => {
+            Put(BucketWrite::CompleteOffline)
         }
-        (Local::Completed, other) => Conflict(why(other)),
+        (NodeState::Completed, other) => Conflict(refusal(other)),
 
-        (Local::Failed, S::Returned) => Done,
-        (Local::Failed, S::Ours { .. }) => Put(Write::Fail),
-        (Local::Failed, S::Pending { is_untouched: true }) => Put(Write::FailOffline),
-        (Local::Failed, _) => Drop(None),
+        (NodeState::Failed, S::ReleasedByNode) => Done,
+        (NodeState::Failed, S::Ours { .. }) => Put(BucketWrite::Fail),
+        (NodeState::Failed, S::Pending { is_untouched: true }) => Put(BucketWrite::FailOffline),
+        (NodeState::Failed, _) => Drop(None),
 
-        (Local::GivenBack, S::Returned) => Done,
-        (Local::GivenBack, S::Ours { .. }) => Put(Write::Release),
-        (Local::GivenBack, S::Pending { is_untouched: true }) => Put(Write::Reschedule),
-        (Local::GivenBack, _) => Drop(None),
+        (NodeState::Released, S::ReleasedByNode) => Done,
+        (NodeState::Released, S::Ours { .. }) => Put(BucketWrite::Release),
+        (NodeState::Released, S::Pending { is_untouched: true }) => Put(BucketWrite::Reschedule),
+        (NodeState::Released, _) => Drop(None),
 
-        (Local::Requeued, S::Completed) => Refuse(Why::Completed),
-        (Local::Requeued, ended) if ended.is_final() => Put(Write::Retry),
-        (Local::Requeued, S::Absent | S::Tombstone) => Refuse(Why::Absent),
-        (Local::Requeued, S::Another) => Drop(None),
-        (Local::Requeued, _) => Refuse(Why::NotEnded),
+        (NodeState::Requeued, S::Completed) => Refuse(SyncRefusal::Completed),
+        (NodeState::Requeued, ended) if ended.is_final() => Put(BucketWrite::Retry),
+        (NodeState::Requeued, S::Absent | S::Tombstone) => Refuse(SyncRefusal::Absent),
+        (NodeState::Requeued, S::OtherGeneration) => Drop(None),
+        (NodeState::Requeued, _) => Refuse(SyncRefusal::NotEnded),
 
-        (Local::Cancelled, S::Pending { .. } | S::Returned | S::Other { .. }) => Put(Write::Cancel),
-        (Local::Cancelled, S::Ours { .. }) => Put(Write::Stop),
-        (Local::Cancelled, _) => Drop(None),
+        (NodeState::Cancelled, S::Pending { .. } | S::ReleasedByNode | S::Other { .. }) => {
+            Put(BucketWrite::Cancel)
+        }
+        (NodeState::Cancelled, S::Ours { .. }) => Put(BucketWrite::Stop),
+        (NodeState::Cancelled, _) => Drop(None),
     }
 }
 
-fn why(remote: BucketState) -> Why {
+fn refusal(remote: BucketState) -> SyncRefusal {
     match remote {
-        BucketState::Absent | BucketState::Tombstone => Why::Absent,
-        BucketState::Completed => Why::CompletedByOthers,
-        BucketState::Failed => Why::FailedByOthers,
-        BucketState::Cancelled => Why::Cancelled,
-        BucketState::Expired => Why::Expired,
-        BucketState::Another => Why::Another,
-        BucketState::Known
-        | BucketState::Returned
+        BucketState::Absent | BucketState::Tombstone => SyncRefusal::Absent,
+        BucketState::Completed => SyncRefusal::CompletedByOthers,
+        BucketState::Failed => SyncRefusal::FailedByOthers,
+        BucketState::Cancelled => SyncRefusal::Cancelled,
+        BucketState::Expired => SyncRefusal::Expired,
+        BucketState::OtherGeneration => SyncRefusal::OtherGeneration,
+        BucketState::AlreadyApplied
+        | BucketState::ReleasedByNode
         | BucketState::Pending { .. }
         | BucketState::Ours { .. }
-        | BucketState::Other { .. } => Why::TakenByOthers,
+        | BucketState::Other { .. } => SyncRefusal::TakenByOthers,
     }
 }
 
-impl Local {
+impl NodeState {
     /// Returns the row of an operation. A claim is running if its handler has started, otherwise tentative.
     #[must_use]
-    pub fn of(deed: &OpKind, has_started: bool) -> Self {
-        match deed {
+    pub fn of(kind: &OpKind, has_started: bool) -> Self {
+        match kind {
             OpKind::Submit { .. } => Self::New,
             OpKind::Claim { .. } if has_started => Self::Running,
             OpKind::Claim { .. } => Self::Tentative,
             OpKind::Complete { .. } => Self::Completed,
             OpKind::Fail { .. } => Self::Failed,
-            OpKind::Release { .. } | OpKind::Stop { .. } => Self::GivenBack,
+            OpKind::Release { .. } | OpKind::Stop { .. } => Self::Released,
             OpKind::Requeue => Self::Requeued,
             OpKind::Cancel { .. } => Self::Cancelled,
         }

@@ -22,7 +22,7 @@
 //! | --- | --- |
 //! | `messages` | requests, answers, completions |
 //! | `request` | grant or rejection of a request |
-//! | `rival` | second holders in the end game, and takeovers from slow holders |
+//! | `endgame` | second holders in the end game, and takeovers from slow holders |
 //! | `complete` | completion of a piece |
 //! | `leases` | live leases by expiry, and recently ended ones |
 //! | `peer` | state of a peer |
@@ -36,11 +36,11 @@
 //! [`next_expiry`]: PieceLeaseManager::next_expiry
 
 mod complete;
+mod endgame;
 mod leases;
 mod messages;
 mod peer;
 mod request;
-mod rival;
 mod sets;
 mod stats;
 #[cfg(test)]
@@ -51,10 +51,9 @@ use std::time::Duration;
 
 pub use messages::{
     CancelReason, Cancelled, Completed, CompletionError, CompletionOutcome, FailureKind, LeaseRequest,
-    LeaseResponse, PeerId, PeerKind, PieceCompletion, PieceLeaseId, PieceRequest, PieceResult,
-    RejectedReason,
+    LeaseResponse, PeerId, PeerKind, PieceCompletion, PieceLease, PieceLeaseId, PieceResult, RejectedReason,
 };
-pub use peer::PeerTally;
+pub use peer::PeerCounters;
 pub use stats::{ManagerStats, PeerStats};
 
 use self::leases::PieceLeases;
@@ -128,17 +127,17 @@ impl PieceLeaseManager {
     /// Adds a peer. A peer that was here before keeps its kind and record; its map is replaced.
     pub fn add_peer(&mut self, id: PeerId, kind: PeerKind, have: PieceMap, now: Duration) -> Result<()> {
         self.check_len(&have)?;
-        self.tell(now);
+        self.advance_time(now);
         if let Some(peer) = self.peers.get(&id) {
             if peer.kind != kind {
                 return Err(Error::invalid(format!("`{id}` cannot be both a peer and the origin")));
             }
             return self.update_have(&id, have, now);
         }
-        let standing = self.gone.remove(&id).unwrap_or_else(|| PeerRecord::first(&self.config, now));
-        let peer = ConnectedPeer::new(kind, have, standing);
+        let record = self.gone.remove(&id).unwrap_or_else(|| PeerRecord::first(&self.config, now));
+        let peer = ConnectedPeer::new(kind, have, record);
         if !peer.is_quarantined(&self.config) {
-            self.picker.join(&peer.have, &peer.wary_of);
+            self.picker.join(&peer.have, &peer.failed_pieces);
         }
         self.peers.insert(id, peer);
         Ok(())
@@ -147,17 +146,17 @@ impl PieceLeaseManager {
     /// Replaces the map of a peer. Its leases continue: they fail if it cannot deliver.
     pub fn update_have(&mut self, id: &PeerId, have: PieceMap, now: Duration) -> Result<()> {
         self.check_len(&have)?;
-        self.tell(now);
+        self.advance_time(now);
         let Some(peer) = self.peers.get_mut(id) else {
             return Err(Error::invalid(format!("no peer `{id}`")));
         };
         let is_counted = !peer.is_quarantined(&self.config);
         if is_counted {
-            self.picker.leave(&peer.have, &peer.wary_of);
+            self.picker.leave(&peer.have, &peer.failed_pieces);
         }
         peer.have = have;
         if is_counted {
-            self.picker.join(&peer.have, &peer.wary_of);
+            self.picker.join(&peer.have, &peer.failed_pieces);
         }
         Ok(())
     }
@@ -169,9 +168,9 @@ impl PieceLeaseManager {
         cancelled.extend(self.end_all_of(id, CancelReason::Left));
         if let Some(peer) = self.peers.remove(id) {
             if !peer.is_quarantined(&self.config) {
-                self.picker.leave(&peer.have, &peer.wary_of);
+                self.picker.leave(&peer.have, &peer.failed_pieces);
             }
-            self.gone.insert(id.clone(), peer.standing);
+            self.gone.insert(id.clone(), peer.record);
             if self.gone.len() > GONE_PEERS_MAX {
                 self.gone.pop_first();
             }
@@ -186,7 +185,7 @@ impl PieceLeaseManager {
         bytes: u64,
         now: Duration,
     ) -> Result<Duration, CompletionError> {
-        self.tell(now);
+        self.advance_time(now);
         let held = self.live(id, now)?;
         if held.is_progress(bytes) {
             held.progressed = bytes.min(held.bytes);
@@ -203,7 +202,7 @@ impl PieceLeaseManager {
         piece: u32,
         now: Duration,
     ) -> Result<Duration, CompletionError> {
-        self.tell(now);
+        self.advance_time(now);
         let verifying = self.config.verifying;
         let held = self.live(id, now)?;
         if !held.open.contains(&piece) {
@@ -224,7 +223,7 @@ impl PieceLeaseManager {
 
     /// Ends all expired leases. Requests do that themselves; this is for callers without a request to make.
     pub fn expire(&mut self, now: Duration) -> Vec<Cancelled> {
-        self.tell(now);
+        self.advance_time(now);
         let mut cancelled = Vec::new();
         while let Some(id) = self.leases.first_expired(now) {
             cancelled.extend(self.expire_one(id, now));
@@ -260,7 +259,7 @@ impl PieceLeaseManager {
         Err(Error::invalid(format!("piece map must have {} pieces, got {}", self.cut.pieces(), map.len())))
     }
 
-    fn tell(&mut self, now: Duration) {
+    fn advance_time(&mut self, now: Duration) {
         self.now = self.now.max(now);
     }
 
@@ -278,16 +277,16 @@ impl PieceLeaseManager {
     fn expire_one(&mut self, id: PieceLeaseId, now: Duration) -> Option<Cancelled> {
         let held = self.end(id)?;
         if let Some(peer) = self.peers.get_mut(&held.peer) {
-            peer.blame(PeerFault::Expired, held.is_probe, &self.config, now);
+            peer.penalize(PeerFault::Expired, held.is_probe, &self.config, now);
         }
-        held.open.iter().for_each(|piece| self.make_wary(&held.peer, *piece));
+        held.open.iter().for_each(|piece| self.note_failed_piece(&held.peer, *piece));
         Some(Cancelled::whole(id, &held, CancelReason::Expired))
     }
 
     /// Ends a lease; its undelivered pieces are missing again.
     fn end(&mut self, id: PieceLeaseId) -> Option<leases::LiveLease> {
         let held = self.leases.remove(id)?;
-        held.open.iter().for_each(|piece| self.sets.let_go(*piece, id));
+        held.open.iter().for_each(|piece| self.sets.remove_holder(*piece, id));
         if let Some(peer) = self.peers.get_mut(&held.peer) {
             peer.live -= 1;
             peer.is_probed &= !held.is_probe;
@@ -305,7 +304,7 @@ impl PieceLeaseManager {
         let Some(held) = self.leases.get_mut(id) else { return };
         held.open.remove(&piece);
         let is_last = held.open.is_empty();
-        self.sets.let_go(piece, id);
+        self.sets.remove_holder(piece, id);
         if is_last {
             self.end(id);
         }
@@ -330,10 +329,10 @@ impl PieceLeaseManager {
     }
 
     /// Prefers other peers for this piece.
-    fn make_wary(&mut self, id: &PeerId, piece: u32) {
+    fn note_failed_piece(&mut self, id: &PeerId, piece: u32) {
         let Some(peer) = self.peers.get_mut(id) else { return };
-        if peer.wary_of.insert(piece) && peer.have.has(piece) && !peer.is_quarantined(&self.config) {
-            self.picker.shy(piece);
+        if peer.failed_pieces.insert(piece) && peer.have.has(piece) && !peer.is_quarantined(&self.config) {
+            self.picker.count_failed(piece);
         }
     }
 }

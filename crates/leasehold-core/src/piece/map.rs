@@ -99,7 +99,7 @@ impl PieceMap {
 
     /// True if at least one piece is in both sets.
     #[must_use]
-    pub fn meets(&self, other: &Self) -> bool {
+    pub fn intersects(&self, other: &Self) -> bool {
         self.words.iter().zip(&other.words).any(|(ours, theirs)| ours & theirs != 0)
     }
 
@@ -111,14 +111,14 @@ impl PieceMap {
     }
 
     /// Removes the pieces that are in `other`.
-    pub fn remove_all(&mut self, other: &Self) {
+    pub fn difference_with(&mut self, other: &Self) {
         for (word, theirs) in self.words.iter_mut().zip(&other.words) {
             *word &= !theirs;
         }
     }
 
     /// Inserts the pieces that are in `other`.
-    pub fn insert_all(&mut self, other: &Self) {
+    pub fn union_with(&mut self, other: &Self) {
         let all = Self::all(self.len);
         for ((word, theirs), all) in self.words.iter_mut().zip(&other.words).zip(&all.words) {
             *word |= theirs & all;
@@ -185,9 +185,9 @@ mod tests {
             prop_assert_eq!(map.count() as usize, set.len());
             prop_assert_eq!(PieceMap::from_bytes(&map.to_bytes(), len).unwrap(), map.clone());
             let mut rest = PieceMap::all(len);
-            rest.remove_all(&map);
-            prop_assert!(!rest.meets(&map));
-            rest.insert_all(&map);
+            rest.difference_with(&map);
+            prop_assert!(!rest.intersects(&map));
+            rest.union_with(&map);
             prop_assert!(rest.is_full());
         }
     }

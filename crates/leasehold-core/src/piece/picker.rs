@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use super::chance::SplitMix64;
 use super::cut::PieceCut;
 use super::map::PieceMap;
+use super::random::SplitMix64;
 
 /// Order in which pieces are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,50 +25,50 @@ struct Sources {
     /// Peers that have it.
     all: u32,
     /// Peers that have it but failed with it, so that other peers are preferred.
-    wary: u32,
+    failed: u32,
 }
 
 /// Counts the sources of pieces, and picks pieces.
 #[derive(Debug)]
 pub(super) struct Picker {
     sources: Vec<Sources>,
-    chance: SplitMix64,
+    random: SplitMix64,
     random_left: u32,
-    looked_at: u64,
+    examined: u64,
 }
 
 impl Picker {
     pub(super) fn new(pieces: u32, random_first: u32, seed: u64) -> Self {
         let sources = vec![Sources::default(); pieces as usize];
-        Self { sources, chance: SplitMix64::new(seed), random_left: random_first, looked_at: 0 }
+        Self { sources, random: SplitMix64::new(seed), random_left: random_first, examined: 0 }
     }
 
     /// Number of pieces examined by all picks together, as a measure of work.
-    pub(super) fn looked_at(&self) -> u64 {
-        self.looked_at
+    pub(super) fn examined(&self) -> u64 {
+        self.examined
     }
 
     /// Adds a peer that has these pieces, and failed with some of them.
-    pub(super) fn join(&mut self, have: &PieceMap, wary: &PieceMap) {
+    pub(super) fn join(&mut self, have: &PieceMap, failed: &PieceMap) {
         have.iter().for_each(|piece| self.sources[piece as usize].all += 1);
-        both(have, wary).for_each(|piece| self.sources[piece as usize].wary += 1);
+        both(have, failed).for_each(|piece| self.sources[piece as usize].failed += 1);
     }
 
     /// Undoes [`join`](Self::join).
-    pub(super) fn leave(&mut self, have: &PieceMap, wary: &PieceMap) {
+    pub(super) fn leave(&mut self, have: &PieceMap, failed: &PieceMap) {
         have.iter().for_each(|piece| self.sources[piece as usize].all -= 1);
-        both(have, wary).for_each(|piece| self.sources[piece as usize].wary -= 1);
+        both(have, failed).for_each(|piece| self.sources[piece as usize].failed -= 1);
     }
 
     /// Counts a peer that has the piece and failed with it.
-    pub(super) fn shy(&mut self, piece: u32) {
-        self.sources[piece as usize].wary += 1;
+    pub(super) fn count_failed(&mut self, piece: u32) {
+        self.sources[piece as usize].failed += 1;
     }
 
     /// Number of peers that have the piece and have not failed with it.
-    pub(super) fn willing(&self, piece: u32) -> u32 {
+    pub(super) fn reliable_sources(&self, piece: u32) -> u32 {
         let sources = self.sources[piece as usize];
-        sources.all - sources.wary
+        sources.all - sources.failed
     }
 
     /// Number of peers that have the piece.
@@ -85,7 +85,7 @@ impl Picker {
     pub(super) fn pick(&mut self, candidates: &mut PieceMap, most: u32, order: PieceOrder) -> Vec<u32> {
         if order == PieceOrder::Sequential {
             let picked: Vec<u32> = candidates.iter().take(most as usize).collect();
-            self.looked_at += picked.len() as u64;
+            self.examined += picked.len() as u64;
             return self.take(candidates, picked);
         }
         let random = self.least(candidates, most.min(self.random_left), |_| 0);
@@ -138,13 +138,13 @@ impl Picker {
             return Vec::new();
         }
         for piece in candidates.iter() {
-            self.looked_at += 1;
+            self.examined += 1;
             let rank = rank(self.sources[piece as usize]);
             let is_full = best.len() == most as usize;
             if is_full && best.last().is_some_and(|worst| rank > worst.0) {
                 continue;
             }
-            let entry = (rank, self.chance.draw(), piece);
+            let entry = (rank, self.random.draw(), piece);
             let at = best.partition_point(|other| *other < entry);
             best.insert(at, entry);
             best.truncate(most as usize);
@@ -154,8 +154,8 @@ impl Picker {
 }
 
 /// Iterates over the pieces in both maps.
-fn both<'a>(have: &'a PieceMap, wary: &'a PieceMap) -> impl Iterator<Item = u32> + 'a {
-    wary.iter().filter(|piece| have.has(*piece))
+fn both<'a>(have: &'a PieceMap, failed: &'a PieceMap) -> impl Iterator<Item = u32> + 'a {
+    failed.iter().filter(|piece| have.has(*piece))
 }
 
 #[cfg(test)]

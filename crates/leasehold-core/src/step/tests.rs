@@ -1,15 +1,16 @@
 use super::*;
-use crate::testing::{act_at, claim, lease, now, pending, running};
+use crate::ids::Artifacts;
+use crate::testing::{claim, context_at, lease, now, pending, running};
 use proptest::prelude::*;
 use serde_json::json;
 use std::fmt::Write;
 
 fn later(secs: u64) -> StepContext {
-    act_at(Now::exactly(now().earliest.plus(Duration::from_secs(secs))))
+    context_at(Now::exactly(now().earliest.plus(Duration::from_secs(secs))))
 }
 
-fn done(task: &Task, event: &Event, act: &StepContext) -> Step {
-    step(task, event, act).unwrap_or_else(|rejected| panic!("{} was rejected: {rejected}", event.name()))
+fn done(task: &Task, event: &Event, context: &StepContext) -> Step {
+    step(task, event, context).unwrap_or_else(|rejected| panic!("{} was rejected: {rejected}", event.name()))
 }
 
 fn take_over(number: u128, from: Option<LeaseId>) -> Event {
@@ -67,14 +68,14 @@ fn exhaust(max_attempts: u32) -> Event {
 fn a_task_keeps_the_bound_of_attempts_that_applied() {
     for (own, of_handler, kept) in [(4, 2, 2), (2, 4, 2), (4, 0, 1), (4, 4, 4)] {
         let task = Task { max_attempts: own, ..running() };
-        let failed = done(&task, &exhaust(of_handler), &act_at(now())).task;
+        let failed = done(&task, &exhaust(of_handler), &context_at(now())).task;
         assert_eq!((failed.status(), failed.attempt, failed.max_attempts), (Status::Failed, 1, kept));
         let Event::FailOffline { lease_id, error, retryable, after, .. } = fail_offline(1, true) else {
             panic!("unexpected event")
         };
         let offline =
             Event::FailOffline { lease_id, error, retryable, after, max_attempts: Some(of_handler) };
-        let failed = done(&Task { max_attempts: own, ..pending() }, &offline, &act_at(now())).task;
+        let failed = done(&Task { max_attempts: own, ..pending() }, &offline, &context_at(now())).task;
         assert_eq!((failed.status(), failed.attempt, failed.max_attempts), (Status::Failed, 1, kept));
     }
 }
@@ -82,24 +83,25 @@ fn a_task_keeps_the_bound_of_attempts_that_applied() {
 /// One task for each state with different decisions.
 fn tasks() -> Vec<(&'static str, Task)> {
     let soon = now().earliest.plus(Duration::from_secs(30));
-    let act = act_at(now());
+    let context = context_at(now());
     let fail = |retryable| Event::Fail { lease_id: lease(1), error: "oh".into(), retryable, after: None };
     let planned =
-        done(&pending(), &Event::Reschedule { at: now().earliest.plus(Duration::from_hours(1)) }, &act).task;
+        done(&pending(), &Event::Reschedule { at: now().earliest.plus(Duration::from_hours(1)) }, &context)
+            .task;
     let expiring = Task { expires_at: Some(soon), ..pending() };
-    let cancelling = done(&running(), &Event::Cancel, &act).task;
-    let last = done(&Task { max_attempts: 1, ..pending() }, &claim(1), &act).task;
+    let cancelling = done(&running(), &Event::Cancel, &context).task;
+    let last = done(&Task { max_attempts: 1, ..pending() }, &claim(1), &context).task;
     let completed = done(
         &running(),
         &Event::Complete { lease_id: lease(1), output: json!(1), results: Artifacts::new() },
-        &act,
+        &context,
     )
     .task;
-    let cancelled = done(&pending(), &Event::Cancel, &act).task;
+    let cancelled = done(&pending(), &Event::Cancel, &context).task;
     let expired = done(&expiring, &Event::Expire, &later(60)).task;
-    let purged = done(&completed, &Event::Purge, &act).task;
+    let purged = done(&completed, &Event::Purge, &context).task;
     let id = crate::TaskId::from_random(8);
-    let tombstone = Task::tombstone(id, crate::ShardLen::DEFAULT.shard_of(&id), "submit abandoned", &act);
+    let tombstone = Task::tombstone(id, crate::ShardLen::DEFAULT.shard_of(&id), "submit abandoned", &context);
     vec![
         ("pending", pending()),
         ("pending, in an hour", planned),
@@ -108,7 +110,7 @@ fn tasks() -> Vec<(&'static str, Task)> {
         ("running, last attempt", last),
         ("running, to be cancelled", cancelling),
         ("completed", completed),
-        ("failed", done(&running(), &fail(false), &act).task),
+        ("failed", done(&running(), &fail(false), &context).task),
         ("cancelled", cancelled),
         ("expired", expired),
         ("purged", purged),
@@ -116,18 +118,18 @@ fn tasks() -> Vec<(&'static str, Task)> {
     ]
 }
 
-fn describe(task: &Task, event: &Event, act: &StepContext) -> String {
-    match step(task, event, act) {
+fn describe(task: &Task, event: &Event, context: &StepContext) -> String {
+    match step(task, event, context) {
         Err(rejected) => format!("✗ {rejected}"),
         Ok(step) => {
             let order = match &step.order {
-                Order::TaskOnly => "task".into(),
-                Order::TaskFirst { write, remove } => {
+                WriteOrder::TaskOnly => "task".into(),
+                WriteOrder::TaskFirst { write, remove } => {
                     let (write, remove) =
                         (describe_entry("+", write.as_ref()), describe_entry("−", remove.as_ref()));
                     format!("task{write}{remove}")
                 }
-                Order::EntryFirst { write, remove } => {
+                WriteOrder::EntryFirst { write, remove } => {
                     format!(
                         "{}, task{}",
                         &describe_entry("+", Some(write))[2..],
@@ -147,7 +149,7 @@ fn describe_entry(sign: &str, entry: Option<&Entry>) -> String {
 /// Generates the table in the documentation: every state, every event, two hours after the claim.
 #[test]
 fn every_status_and_every_event() {
-    let act = later(7_200);
+    let context = later(7_200);
     let mut table = String::from(
         "# Every status × every event\n\nGenerated by the tests of `step.rs`. The holder's events carry the claim that \
          holds the task, or held it last; all events come two hours after the claim, when its lease has surely \
@@ -161,7 +163,7 @@ fn every_status_and_every_event() {
                 Event::Exhaust { .. } => " (no more attempts)",
                 _ => "",
             };
-            writeln!(table, "| {}{kind} | {} |", event.name(), describe(&task, &event, &act)).unwrap();
+            writeln!(table, "| {}{kind} | {} |", event.name(), describe(&task, &event, &context)).unwrap();
         }
     }
     let documented = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/protocol/states.md");
@@ -185,7 +187,7 @@ fn a_fenced_worker_cannot_change_the_task() {
 fn a_lease_ends_only_once_surely_expired() {
     let expiry = now().earliest.plus(Duration::from_mins(1));
     let at = |earliest: StoreTime, steady| {
-        act_at(Now { earliest, latest: earliest.plus(Duration::from_secs(2)), steady })
+        context_at(Now { earliest, latest: earliest.plus(Duration::from_secs(2)), steady })
     };
     assert_eq!(step(&running(), &Event::TimeOut, &at(expiry, true)), Err(Rejected::NotBefore(expiry)));
     let after = StoreTime::from_millis(expiry.as_millis() + 1);
@@ -197,7 +199,7 @@ fn a_lease_ends_only_once_surely_expired() {
 fn a_repeated_settlement_is_already_so() {
     for event in &events()[2..8] {
         let settled = done(&running(), event, &later(1)).task;
-        assert_eq!(step(&settled, event, &later(2)), Err(Rejected::AlreadySo), "{}", event.name());
+        assert_eq!(step(&settled, event, &later(2)), Err(Rejected::AlreadyApplied), "{}", event.name());
     }
 }
 
@@ -245,6 +247,14 @@ fn a_cancelled_task_runs_again_only_after_a_retry() {
     assert_eq!(completed.status(), Status::Completed, "a completion counts despite the cancel");
 }
 
+#[test]
+fn a_second_cancel_of_a_running_task_says_that_the_first_was_recorded() {
+    let cancelling = done(&running(), &Event::Cancel, &later(1)).task;
+    let rejected = step(&cancelling, &Event::Cancel, &later(2)).unwrap_err();
+    assert_eq!(rejected, Rejected::CancelRequested);
+    assert_eq!(rejected.to_string(), "cancellation was already requested");
+}
+
 fn last(task: &Task) -> &Change {
     task.history.events().next_back().unwrap()
 }
@@ -266,7 +276,7 @@ fn an_expired_claim_is_taken_over_with_a_new_epoch_and_another_attempt() {
     let change = last(&taken.task);
     assert_eq!((change.event.as_str(), change.why.as_deref()), ("take over", Some("from w1")));
     assert_eq!((change.epoch, change.attempt), (2, 2));
-    let order = Order::TaskFirst { write: taken.task.entry(), remove: before.entry() };
+    let order = WriteOrder::TaskFirst { write: taken.task.entry(), remove: before.entry() };
     assert_eq!(taken.order, order, "the task is found by the old entry until the new one exists");
     let renew = Event::Renew { lease_id: lease(1), lease: Duration::from_mins(1), progress: None };
     assert_eq!(
@@ -282,7 +292,7 @@ fn a_claim_is_taken_over_before_its_expiry_only_by_its_own_worker() {
     assert_eq!(step(&running(), &take_over(2, None), &later(60)), Err(Rejected::NotBefore(expiry)));
     assert_eq!(step(&running(), &take_over(2, Some(lease(3))), &later(60)), Err(Rejected::NotBefore(expiry)));
     let doubtful = Now { latest: expiry.plus(Duration::from_secs(9)), ..Now::exactly(expiry) };
-    let in_doubt = step(&running(), &take_over(2, None), &act_at(doubtful));
+    let in_doubt = step(&running(), &take_over(2, None), &context_at(doubtful));
     assert_eq!(in_doubt, Err(Rejected::NotBefore(expiry)));
     assert_eq!(done(&running(), &take_over(2, Some(lease(1))), &later(1)).task.epoch, 2);
     let timed_out = Task { lease_id: None, ..running() };
@@ -322,7 +332,7 @@ fn an_offline_completion_counts_for_any_holder_but_only_once() {
             (last(&after).event.as_str(), last(&after).from),
             ("completed_offline", Some(before.status()))
         );
-        assert_eq!(step(&after, &event, &later(2)), Err(Rejected::AlreadySo), "{name}");
+        assert_eq!(step(&after, &event, &later(2)), Err(Rejected::AlreadyApplied), "{name}");
         let other = step(&after, &complete_offline(3), &later(2));
         assert_eq!(other, Err(Rejected::Status(Status::Completed)), "{name}");
         let holder = Event::Complete { lease_id: lease(1), output: json!(1), results: Artifacts::new() };
@@ -342,13 +352,13 @@ fn an_offline_failure_counts_as_an_attempt_unless_another_worker_holds_the_task(
     );
     let change = last(&after);
     assert_eq!((change.event.as_str(), change.why.as_deref()), ("failed_offline", Some("oh")));
-    assert_eq!(step(&after, &fail_offline(2, true), &later(2)), Err(Rejected::AlreadySo));
+    assert_eq!(step(&after, &fail_offline(2, true), &later(2)), Err(Rejected::AlreadyApplied));
     let again = done(&after, &fail_offline(3, true), &later(9)).task;
     assert_eq!((again.epoch, again.attempt), (2, 2));
 
     let for_good = done(&before, &fail_offline(2, false), &later(1)).task;
     assert_eq!(for_good.status(), Status::Failed);
-    assert_eq!(step(&for_good, &fail_offline(2, false), &later(2)), Err(Rejected::AlreadySo));
+    assert_eq!(step(&for_good, &fail_offline(2, false), &later(2)), Err(Rejected::AlreadyApplied));
     let only = Task { max_attempts: 1, ..pending() };
     assert_eq!(
         done(&only, &fail_offline(2, true), &later(1)).task.status(),
@@ -442,10 +452,10 @@ proptest! {
             prop_assert!(next.task.attempt <= next.task.max_attempts);
             prop_assert_eq!(next.task.entry().is_none(), next.task.status().is_final());
             prop_assert!(next.task.entry().is_none_or(|entry| entry.rev == next.task.rev));
-            if let Order::TaskFirst { write, .. } = &next.order {
+            if let WriteOrder::TaskFirst { write, .. } = &next.order {
                 prop_assert_eq!(write, &next.task.entry());
             }
-            if let Order::EntryFirst { write, .. } = &next.order {
+            if let WriteOrder::EntryFirst { write, .. } = &next.order {
                 prop_assert_eq!(Some(write.clone()), next.task.entry());
             }
             let body = crate::record::write(&next.task);
@@ -480,7 +490,7 @@ fn a_result_counts_although_its_claim_was_released() {
     let free = done(&running(), &release, &later(1)).task;
     let completed = done(&free, &complete_offline(1), &later(2)).task;
     assert_eq!(completed.status(), Status::Completed);
-    assert_eq!(step(&completed, &complete_offline(1), &later(3)).err(), Some(Rejected::AlreadySo));
+    assert_eq!(step(&completed, &complete_offline(1), &later(3)).err(), Some(Rejected::AlreadyApplied));
     // A failed attempt was already counted.
-    assert_eq!(step(&free, &fail_offline(1, true), &later(3)).err(), Some(Rejected::AlreadySo));
+    assert_eq!(step(&free, &fail_offline(1, true), &later(3)).err(), Some(Rejected::AlreadyApplied));
 }

@@ -6,14 +6,14 @@
 
 use leasehold_core::outpost::{DiskLease, Op, SpoolFile};
 use leasehold_core::{Error, Kind, LeaseId, Result};
-use leasehold_store::mutant::{Rule, breaks};
+use leasehold_store::mutant::breaks;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::PathBuf;
 
-use super::folder::Folder;
-use super::kept::NotedRecord;
-use crate::disk::{self, Lasting};
+use super::folder::TaskFolder;
+use super::record::NotedRecord;
+use crate::disk::{self, Durable};
 
 /// A change of a task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -59,11 +59,11 @@ pub(super) enum LeaseChange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChangeOutcome {
     /// The task's directory is still there.
-    There,
+    Present,
     /// The task's directory was removed.
-    Gone,
+    Removed,
     /// Another process was faster: the change had no effect.
-    Beaten,
+    Superseded,
 }
 
 const CHANGE: &str = "change.json";
@@ -74,71 +74,72 @@ impl SpoolChange {
     }
 
     /// Files of a new task directory.
-    pub(super) fn begun(kept: &NotedRecord, op: Option<Op>) -> [(&'static str, Vec<u8>); 2] {
+    pub(super) fn new_task_files(noted: &NotedRecord, op: Option<Op>) -> [(&'static str, Vec<u8>); 2] {
         let change = SpoolChange { op, then: FileChange::Begin };
-        [("task.json", kept.value().to_string().into_bytes()), (CHANGE, change.json())]
+        [("task.json", noted.value().to_string().into_bytes()), (CHANGE, change.json())]
     }
 }
 
-impl Folder<'_> {
-    pub(super) fn write_down(&self, change: &SpoolChange, lasting: Lasting) -> Result<()> {
-        self.spool.disk.replace(&self.path.join(CHANGE), &change.json(), lasting)
+impl TaskFolder<'_> {
+    /// Writes the change to the task's directory, which is when it takes effect.
+    pub(super) fn record_change(&self, change: &SpoolChange, durable: Durable) -> Result<()> {
+        self.spool.disk.replace(&self.path.join(CHANGE), &change.json(), durable)
     }
 
     /// Finishes a change that another process has left unfinished; false if the task is no longer here.
-    pub(super) fn catch_up(&self) -> Result<bool> {
+    pub(super) fn finish_change(&self) -> Result<bool> {
         let path = self.path.join(CHANGE);
         let Some(body) = disk::read(&path)? else { return Ok(true) };
-        if breaks(Rule::ChangeLeftHalfDone) {
+        if breaks("change-left-half-done") {
             return Ok(true);
         }
         match serde_json::from_slice(&body) {
-            Ok(change) => Ok(self.carry_out(change, true)? != ChangeOutcome::Gone),
+            Ok(change) => Ok(self.execute(change, true)? != ChangeOutcome::Removed),
             // Only a claim is written without a sync, so only a power cut can corrupt it, and then it is void.
-            Err(_) => self.spool.disk.remove(&path, Lasting::No).map(|_| true),
+            Err(_) => self.spool.disk.remove(&path, Durable::No).map(|_| true),
         }
     }
 
     /// Executes a change. `is_again` if another process may have executed a part of it.
-    pub(super) fn carry_out(&self, change: SpoolChange, is_again: bool) -> Result<ChangeOutcome> {
+    pub(super) fn execute(&self, change: SpoolChange, is_again: bool) -> Result<ChangeOutcome> {
         let SpoolChange { op, then } = change;
         let outcome = match then {
             FileChange::Begin => self.begin(op.as_ref(), is_again)?,
             FileChange::Stay { record, lease } => self.stay(op.as_ref(), record, &lease, is_again)?,
             FileChange::End { record } => {
                 self.end(op.as_ref(), &record, is_again)?;
-                ChangeOutcome::Gone
+                ChangeOutcome::Removed
             }
         };
         match outcome {
-            ChangeOutcome::Gone => self.spool.disk.take_away(&self.path)?,
-            ChangeOutcome::There | ChangeOutcome::Beaten => {
-                self.spool.disk.remove(&self.path.join(CHANGE), Lasting::No)?;
+            ChangeOutcome::Removed => self.spool.disk.remove_directory(&self.path)?,
+            ChangeOutcome::Present | ChangeOutcome::Superseded => {
+                self.spool.disk.remove(&self.path.join(CHANGE), Durable::No)?;
             }
         }
         Ok(outcome)
     }
 
-    /// Begins a task directory. A task is in one place only: a submitted task yields to an ended one of the same id; a
+    /// Begins a task directory. A task is in one folder only: a submitted task yields to an ended one of the same id; a
     /// requeued or mirrored one replaces it.
     fn begin(&self, op: Option<&Op>, is_again: bool) -> Result<ChangeOutcome> {
         let ended =
             [SpoolFile::Completed(self.id), SpoolFile::Failed(self.id)].map(|file| self.spool.path(&file));
         let has_ended = ended.iter().any(|path| path.exists());
-        let gives_way = match op.map(|op| &op.deed) {
+        let yields = match op.map(|op| &op.kind) {
             Some(leasehold_core::outpost::OpKind::Submit { .. }) => has_ended,
             Some(_) => false,
             // Mirrored from the bucket, which may not have the operations of this node yet.
-            None => self.spool.has_ops_besides(&self.id, self.checkout()?.as_ref())?,
+            None => self.spool.has_other_ops(&self.id, self.checkout()?.as_ref())?,
         };
-        if gives_way {
-            return Ok(ChangeOutcome::Gone);
+        if yields {
+            return Ok(ChangeOutcome::Removed);
         }
-        self.tell(op, is_again)?;
+        self.append_op(op, is_again)?;
         for path in ended.iter().filter(|path| path.exists()) {
-            self.spool.disk.remove(path, Lasting::Yes)?;
+            self.spool.disk.remove(path, Durable::Yes)?;
         }
-        Ok(ChangeOutcome::There)
+        Ok(ChangeOutcome::Present)
     }
 
     fn stay(
@@ -149,32 +150,32 @@ impl Folder<'_> {
         is_again: bool,
     ) -> Result<ChangeOutcome> {
         let path = self.spool.path(&SpoolFile::Lease(self.id));
-        let lasting = self.spool.lease_lasting();
+        let durable = self.spool.lease_durability();
         if let LeaseChange::Take(lease) = lease {
-            let is_ours = self.spool.disk.add(&path, &json(lease), lasting)?
+            let is_ours = self.spool.disk.create(&path, &json(lease), durable)?
                 || self.holder()? == Some(lease.lease_id.clone());
             if !is_ours {
-                return Ok(ChangeOutcome::Beaten);
+                return Ok(ChangeOutcome::Superseded);
             }
         }
         if let Some(record) = record {
             let task = self.spool.path(&SpoolFile::Task(self.id));
-            self.spool.disk.replace(&task, record.to_string().as_bytes(), Lasting::Yes)?;
+            self.spool.disk.replace(&task, record.to_string().as_bytes(), Durable::Yes)?;
         }
         if let LeaseChange::Replace(lease) = lease {
-            self.spool.disk.replace(&path, &json(lease), lasting)?;
+            self.spool.disk.replace(&path, &json(lease), durable)?;
         }
-        self.tell(op, is_again)?;
+        self.append_op(op, is_again)?;
         if let LeaseChange::Drop = lease {
-            self.spool.disk.remove(&path, Lasting::Yes)?;
+            self.spool.disk.remove(&path, Durable::Yes)?;
         }
-        Ok(ChangeOutcome::There)
+        Ok(ChangeOutcome::Present)
     }
 
     fn end(&self, op: Option<&Op>, record: &Value, is_again: bool) -> Result<()> {
         let to = self.final_path(record);
-        self.spool.disk.replace(&to, record.to_string().as_bytes(), Lasting::Yes)?;
-        self.tell(op, is_again)
+        self.spool.disk.replace(&to, record.to_string().as_bytes(), Durable::Yes)?;
+        self.append_op(op, is_again)
     }
 
     fn final_path(&self, record: &Value) -> PathBuf {
@@ -183,7 +184,8 @@ impl Folder<'_> {
         self.spool.path(&file)
     }
 
-    fn tell(&self, op: Option<&Op>, is_again: bool) -> Result<()> {
+    /// Appends an operation to the outbox, unless an earlier execution of the change has appended it.
+    fn append_op(&self, op: Option<&Op>, is_again: bool) -> Result<()> {
         match op {
             Some(op) if !is_again || !self.spool.has_op(op)? => self.spool.append(op).map(|_| ()),
             _ => Ok(()),
@@ -193,8 +195,8 @@ impl Folder<'_> {
     /// Claim in the bucket that was made for this node.
     fn checkout(&self) -> Result<Option<LeaseId>> {
         let body = disk::read(&self.spool.path(&SpoolFile::Task(self.id)))?.unwrap_or_default();
-        let kept = NotedRecord::read(&self.id, &body).ok();
-        Ok(kept.and_then(|kept| kept.note.checkout).map(|checkout| checkout.lease_id))
+        let noted = NotedRecord::read(&self.id, &body).ok();
+        Ok(noted.and_then(|noted| noted.note.checkout).map(|checkout| checkout.lease_id))
     }
 
     fn holder(&self) -> Result<Option<LeaseId>> {

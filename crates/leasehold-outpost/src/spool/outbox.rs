@@ -4,43 +4,44 @@
 //! under a lock on `outbox/`, and the last one is kept beside it (`outbox.last`): a number is never used twice, even when all
 //! earlier operations were sent. An operation is never changed, so a process reads it only once.
 
-use leasehold_core::outpost::{ClockMark, NodeNow, Op, OpKind, SpoolFile, Why};
+use leasehold_core::outpost::{ClockSource, NodeNow, Op, OpKind, SpoolFile, SyncRefusal};
 use leasehold_core::{LeaseId, Name, Result, StoreTime, Task, TaskId};
+use leasehold_store::host::lock;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use super::Spool;
 use super::change::internal;
-use super::kept::Note;
-use crate::disk::{self, Lasting};
+use super::record::Note;
+use crate::disk::{self, Durable};
 
 /// Cached contents of the outbox.
 #[derive(Debug, Default)]
 pub(super) struct OutboxIndex {
     /// Last sequence number at the last scan.
     last: Option<u64>,
-    ops: BTreeMap<u64, Known>,
+    ops: BTreeMap<u64, OpIdentity>,
 }
 
 /// Identity of an operation: its task, its name, and its claim, in case two workers have used the same epoch.
-type Known = (TaskId, Name, Option<LeaseId>);
+type OpIdentity = (TaskId, Name, Option<LeaseId>);
 
 /// Operation that the bucket has rejected, as it is stored.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Conflict {
     pub(super) op: Op,
-    pub(super) why: Why,
+    pub(super) why: SyncRefusal,
     pub(super) at: StoreTime,
-    pub(super) clock: ClockMark,
+    pub(super) clock: ClockSource,
 }
 
 impl Spool {
     /// Reads the operations to send, in order. Corrupt ones are moved to `conflicts/` and logged.
     pub fn outbox(&self) -> Result<Vec<(u64, Op)>> {
         let mut ops = Vec::new();
-        for seq in self.numbers()? {
+        for seq in self.seqs()? {
             let path = self.path(&SpoolFile::Outbox(seq));
             let Some(body) = disk::read(&path)? else { continue };
             match serde_json::from_slice(&body) {
@@ -55,52 +56,52 @@ impl Spool {
     }
 
     /// Removes an operation that the bucket has, or does not need.
-    pub fn sent(&self, seq: u64) -> Result<()> {
-        self.disk.remove(&self.path(&SpoolFile::Outbox(seq)), Lasting::No)?;
-        self.index().ops.remove(&seq);
+    pub fn remove_op(&self, seq: u64) -> Result<()> {
+        self.disk.remove(&self.path(&SpoolFile::Outbox(seq)), Durable::No)?;
+        lock(&self.outbox_index).ops.remove(&seq);
         Ok(())
     }
 
     /// Returns whether there are operations to send.
-    pub fn has_news(&self) -> Result<bool> {
-        Ok(disk::names(&self.root.join("outbox"))?.iter().any(|name| number(name).is_some()))
+    pub fn has_unsent_ops(&self) -> Result<bool> {
+        Ok(disk::names(&self.root.join("outbox"))?.iter().any(|name| seq_of(name).is_some()))
     }
 
     /// Keeps an operation that the bucket has rejected, with the reason.
-    pub fn conflict(&self, op: &Op, why: Why) -> Result<()> {
+    pub fn record_conflict(&self, op: &Op, why: SyncRefusal) -> Result<()> {
         let now = self.now();
         let at = now.present().earliest;
-        let conflict = Conflict { op: op.clone(), why, at, clock: now.mark() };
+        let conflict = Conflict { op: op.clone(), why, at, clock: now.clock() };
         let body = serde_json::to_vec(&conflict).expect("an operation has no keys that are not text");
-        self.disk.replace(&self.conflict_path(op), &body, Lasting::Yes)
+        self.disk.replace(&self.conflict_path(op), &body, Durable::Yes)
     }
 
     /// Path of a rejected operation. It contains the claim, so that results of several workers are all kept.
     pub(super) fn conflict_path(&self, op: &Op) -> PathBuf {
-        let claim = op.deed.lease_id().map_or("none", |lease_id| &lease_id.as_str()[..8]);
+        let claim = op.kind.lease_id().map_or("none", |lease_id| &lease_id.as_str()[..8]);
         let name = Name::checked("operation", &format!("{}-{claim}", op.name()));
         self.path(&SpoolFile::Conflict(op.task, name.expect("numbers, a word, and eight digits")))
     }
 
-    /// Appends an operation; the caller holds the lock of its task.
-    pub(super) fn append(&self, op: &Op) -> Result<u64> {
+    /// Appends an operation; the caller holds the lock of its task if it changes the task on this node.
+    pub fn append(&self, op: &Op) -> Result<u64> {
         let body = serde_json::to_vec(op).expect("an operation has no keys that are not text");
-        let _lock = self.locked_outbox()?;
-        let mut seq = self.last()?.map_or_else(|| self.newest(), Ok)?.saturating_add(1);
+        let _lock = self.lock_outbox()?;
+        let mut seq = self.last_seq()?.map_or_else(|| self.newest_seq(), Ok)?.saturating_add(1);
         loop {
             self.disk.overwrite(&self.last_path(), &format!("{seq:020}"))?;
-            if self.disk.add(&self.path(&SpoolFile::Outbox(seq)), &body, Lasting::Yes)? {
+            if self.disk.create(&self.path(&SpoolFile::Outbox(seq)), &body, Durable::Yes)? {
                 return Ok(seq);
             }
-            seq = self.newest()?.saturating_add(1);
+            seq = self.newest_seq()?.saturating_add(1);
         }
     }
 
     /// Makes sure that no number is used twice, after a power cut that `outbox.last` has not survived.
-    pub(super) fn count_on(&self) -> Result<()> {
-        let _lock = self.locked_outbox()?;
-        let newest = self.newest()?;
-        if self.last()?.is_none_or(|last| last < newest) && newest > 0 {
+    pub(super) fn restore_last_seq(&self) -> Result<()> {
+        let _lock = self.lock_outbox()?;
+        let newest = self.newest_seq()?;
+        if self.last_seq()?.is_none_or(|last| last < newest) && newest > 0 {
             self.disk.overwrite(&self.last_path(), &format!("{newest:020}"))?;
         }
         Ok(())
@@ -108,23 +109,25 @@ impl Spool {
 
     /// Returns whether this task has unsent operations.
     pub(super) fn has_ops(&self, id: &TaskId) -> Result<bool> {
-        self.has_such(|(task, ..)| task == id)
+        self.has_matching_op(|(task, ..)| task == id)
     }
 
     /// Returns whether this task has unsent operations, except those of this claim.
-    pub(super) fn has_ops_besides(&self, id: &TaskId, claim: Option<&LeaseId>) -> Result<bool> {
-        self.has_such(|(task, _, lease_id)| task == id && (claim.is_none() || lease_id.as_ref() != claim))
+    pub(super) fn has_other_ops(&self, id: &TaskId, claim: Option<&LeaseId>) -> Result<bool> {
+        self.has_matching_op(|(task, _, lease_id)| {
+            task == id && (claim.is_none() || lease_id.as_ref() != claim)
+        })
     }
 
     /// Returns whether this operation is still to be sent.
     pub(super) fn has_op(&self, op: &Op) -> Result<bool> {
-        let wanted = known(op);
-        self.has_such(|there| *there == wanted)
+        let wanted = identity_of(op);
+        self.has_matching_op(|there| *there == wanted)
     }
 
     /// Returns whether the outbox has such an operation, checking the file, which another process may have sent meanwhile.
-    fn has_such(&self, is_it: impl Fn(&Known) -> bool) -> Result<bool> {
-        let mut index = self.looked_through()?;
+    fn has_matching_op(&self, is_it: impl Fn(&OpIdentity) -> bool) -> Result<bool> {
+        let mut index = self.refreshed_index()?;
         let found: Vec<u64> = index.ops.iter().filter(|(_, op)| is_it(op)).map(|(seq, _)| *seq).collect();
         for seq in found {
             if self.path(&SpoolFile::Outbox(seq)).exists() {
@@ -136,48 +139,44 @@ impl Spool {
     }
 
     /// Reads the operations that were added since the last scan.
-    fn looked_through(&self) -> Result<MutexGuard<'_, OutboxIndex>> {
-        let _lock = self.locked_outbox()?;
-        let last = self.last()?;
-        let mut index = self.index();
+    fn refreshed_index(&self) -> Result<MutexGuard<'_, OutboxIndex>> {
+        let _lock = self.lock_outbox()?;
+        let last = self.last_seq()?;
+        let mut index = lock(&self.outbox_index);
         if last.is_some() && index.last == last {
             return Ok(index);
         }
         let mut ops = BTreeMap::new();
-        for seq in self.numbers()? {
-            if let Some(known) = index.ops.remove(&seq) {
-                ops.insert(seq, known);
+        for seq in self.seqs()? {
+            if let Some(identity) = index.ops.remove(&seq) {
+                ops.insert(seq, identity);
                 continue;
             }
             let body = disk::read(&self.path(&SpoolFile::Outbox(seq)))?.unwrap_or_default();
             if let Ok(op) = serde_json::from_slice::<Op>(&body) {
-                ops.insert(seq, known(&op));
+                ops.insert(seq, identity_of(&op));
             }
         }
         *index = OutboxIndex { last, ops };
         Ok(index)
     }
 
-    fn index(&self) -> MutexGuard<'_, OutboxIndex> {
-        self.outbox_index.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_outbox(&self) -> Result<std::fs::File> {
+        disk::lock(&self.root.join("outbox"))?.ok_or_else(|| internal("outbox/ of the spool is missing"))
     }
 
-    fn locked_outbox(&self) -> Result<std::fs::File> {
-        disk::locked(&self.root.join("outbox"))?.ok_or_else(|| internal("outbox/ of the spool is missing"))
-    }
-
-    fn numbers(&self) -> Result<Vec<u64>> {
+    fn seqs(&self) -> Result<Vec<u64>> {
         let names = disk::names(&self.root.join("outbox"))?;
-        let mut numbers: Vec<_> = names.iter().filter_map(|name| number(name)).collect();
-        numbers.sort_unstable();
-        Ok(numbers)
+        let mut seqs: Vec<_> = names.iter().filter_map(|name| seq_of(name)).collect();
+        seqs.sort_unstable();
+        Ok(seqs)
     }
 
-    fn newest(&self) -> Result<u64> {
-        Ok(self.numbers()?.last().copied().unwrap_or(0))
+    fn newest_seq(&self) -> Result<u64> {
+        Ok(self.seqs()?.last().copied().unwrap_or(0))
     }
 
-    fn last(&self) -> Result<Option<u64>> {
+    fn last_seq(&self) -> Result<Option<u64>> {
         let body = disk::read(&self.last_path())?.unwrap_or_default();
         Ok(String::from_utf8(body).ok().and_then(|text| text.trim().parse().ok()))
     }
@@ -188,23 +187,23 @@ impl Spool {
 }
 
 /// Creates an operation on a task.
-pub(super) fn op(task: &Task, note: &Note, now: &NodeNow, deed: OpKind) -> Op {
+pub(super) fn op(task: &Task, note: &Note, now: &NodeNow, kind: OpKind) -> Op {
     Op {
         task: task.id,
         generation: task.generation,
         epoch: task.epoch,
         base_rev: note.base_rev,
         at: now.present().earliest,
-        clock: now.mark(),
-        deed,
+        clock: now.clock(),
+        kind,
     }
 }
 
-fn known(op: &Op) -> Known {
-    (op.task, op.name(), op.deed.lease_id().cloned())
+fn identity_of(op: &Op) -> OpIdentity {
+    (op.task, op.name(), op.kind.lease_id().cloned())
 }
 
-fn number(name: &str) -> Option<u64> {
+fn seq_of(name: &str) -> Option<u64> {
     match SpoolFile::parse(&format!("outbox/{name}"))? {
         SpoolFile::Outbox(seq) => Some(seq),
         _ => None,

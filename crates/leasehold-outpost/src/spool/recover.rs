@@ -4,8 +4,8 @@ use leasehold_core::outpost::SpoolFile;
 use leasehold_core::{Result, TaskId};
 
 use super::Spool;
-use super::kept::NotedRecord;
-use crate::disk::{self, Lasting};
+use super::record::NotedRecord;
+use crate::disk::{self, Durable};
 
 /// Result of a recovery.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
@@ -22,8 +22,8 @@ impl Spool {
     /// Finishes the changes of processes that have died, and removes their temporary files. It is safe while other processes
     /// work: it skips what they have locked.
     pub fn recover(&self) -> Result<Recovered> {
-        let mut recovered = Recovered { swept: self.disk.sweep()?, ..Recovered::default() };
-        self.count_on()?;
+        let mut recovered = Recovered { swept: self.disk.sweep_tmp()?, ..Recovered::default() };
+        self.restore_last_seq()?;
         for id in self.pending_ids()? {
             self.recover_one(&id, &mut recovered)?;
         }
@@ -40,10 +40,10 @@ impl Spool {
         if !is_under_way && is_readable()? {
             return Ok(());
         }
-        let folder = self.locked_at_once(id)?;
+        let folder = self.try_lock_task(id)?;
         recovered.finished += u64::from(is_under_way);
         if let Some(folder) = folder
-            && folder.kept()?.is_none()
+            && folder.record()?.is_none()
         {
             recovered.unreadable += 1;
         }
@@ -53,13 +53,12 @@ impl Spool {
     /// Removes the older record of a task that is in `completed/` and `failed/`: it was being replaced by the bucket's
     /// record.
     fn recover_ends(&self) -> Result<()> {
-        let ids = disk::names(&self.root.join("failed"))?;
-        for id in ids.iter().filter_map(|name| name.strip_suffix(".json")?.parse::<TaskId>().ok()) {
+        for id in self.ended_ids("failed")? {
             let ends = [SpoolFile::Completed(id), SpoolFile::Failed(id)].map(|file| self.path(&file));
             if !ends[0].exists() {
                 continue;
             }
-            let _lock = self.locked_failed()?;
+            let _lock = self.lock_failed()?;
             let mut kept = Vec::new();
             for path in ends {
                 let body = disk::read(&path)?.unwrap_or_default();
@@ -71,7 +70,7 @@ impl Spool {
             if let [(_, older), (_, newer)] = &kept[..]
                 && newer.exists()
             {
-                self.disk.remove(older, Lasting::Yes)?;
+                self.disk.remove(older, Durable::Yes)?;
             }
         }
         Ok(())

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use super::change::{FileChange, LeaseChange, SpoolChange};
 use super::claim::running;
-use super::folder::Folder;
-use super::kept::NotedRecord;
+use super::folder::TaskFolder;
 use super::outbox::op;
+use super::record::NotedRecord;
 use super::{HeldTask, Spool, lost, refused};
-use crate::disk::Lasting;
+use crate::disk::Durable;
 
 impl Spool {
     /// Completes a task: it moves to `completed/`.
@@ -37,7 +37,7 @@ impl Spool {
         retryable: bool,
         after: Option<Duration>,
     ) -> Result<Task> {
-        self.settle(held, |lease_id| failing(lease_id, error, retryable, after))
+        self.settle(held, |lease_id| fail_event(lease_id, error, retryable, after))
     }
 
     /// Fails the last attempt that the handler allows: the task moves to `failed/`, with `max_attempts` as its limit.
@@ -68,17 +68,17 @@ impl Spool {
 
     fn settle(&self, held: &HeldTask, what: impl FnOnce(LeaseId) -> (Event, OpKind)) -> Result<Task> {
         let id = held.task.id;
-        let (event, deed) = what(held.lease.lease_id.clone());
-        let Some(folder) = self.locked(&id)? else { return self.completed_before(held, &event) };
+        let (event, kind) = what(held.lease.lease_id.clone());
+        let Some(folder) = self.lock_task(&id)? else { return self.already_completed(held, &event) };
         let now = self.now();
-        let (kept, lease) = folder.held(held, &now)?;
-        let task = running(self, &kept, &lease, &now)?;
-        folder.settled(&task, &kept, &event, deed, &now)
+        let (noted, lease) = folder.record_and_lease(held, &now)?;
+        let task = running(self, &noted, &lease, &now)?;
+        folder.settle(&task, &noted, &event, kind, &now)
     }
 
     /// Returns the task if its completion took effect earlier: a completion that failed half-way, as on a full disk, is
     /// finished by the next process that locks the task.
-    fn completed_before(&self, held: &HeldTask, event: &Event) -> Result<Task> {
+    fn already_completed(&self, held: &HeldTask, event: &Event) -> Result<Task> {
         let there = self.get(&held.task.id)?.map(|there| there.task);
         let is_it = |task: &Task| match event {
             Event::Complete { lease_id, output, .. } => {
@@ -90,39 +90,39 @@ impl Spool {
     }
 }
 
-impl Folder<'_> {
+impl TaskFolder<'_> {
     #[expect(clippy::too_many_arguments, reason = "an event, and what it is about")]
-    pub(super) fn failed(
+    pub(super) fn fail_attempt(
         &self,
         task: &Task,
-        kept: &NotedRecord,
+        noted: &NotedRecord,
         lease_id: &LeaseId,
         error: &str,
         retryable: bool,
         after: Option<Duration>,
         now: &NodeNow,
     ) -> Result<Task> {
-        let (event, deed) = failing(lease_id.clone(), error, retryable, after);
-        self.settled(task, kept, &event, deed, now)
+        let (event, kind) = fail_event(lease_id.clone(), error, retryable, after);
+        self.settle(task, noted, &event, kind, now)
     }
 
     /// Records and executes the effect of an event on a claimed task.
-    fn settled(
+    fn settle(
         &self,
         task: &Task,
-        kept: &NotedRecord,
+        noted: &NotedRecord,
         event: &Event,
-        deed: OpKind,
+        kind: OpKind,
         now: &NodeNow,
     ) -> Result<Task> {
-        let mut act = self.spool.act(now);
+        let mut context = self.spool.step_context(now);
         if let leasehold_core::State::Running(claim) = &task.state {
-            act.by = claim.by.to_string();
+            context.by = claim.by.to_string();
         }
-        let next = step(task, event, &act).map_err(|why| refused(&self.id, &why))?.task;
-        let op = op(task, &kept.note, now, deed);
+        let next = step(task, event, &context).map_err(|why| refused(&self.id, &why))?.task;
+        let op = op(task, &noted.note, now, kind);
         // A check-out ends with its claim.
-        let mut note = kept.note.stamped(now);
+        let mut note = noted.note.stamped(now);
         note.checkout = None;
         let is_final = next.status().is_final();
         let record = NotedRecord { task: next.clone(), note }.value();
@@ -131,12 +131,12 @@ impl Folder<'_> {
         } else {
             FileChange::Stay { record: Some(record), lease: LeaseChange::Drop }
         };
-        self.make(SpoolChange { op: Some(op), then }, Lasting::Yes)?;
+        self.apply(SpoolChange { op: Some(op), then }, Durable::Yes)?;
         Ok(next)
     }
 }
 
-fn failing(lease_id: LeaseId, error: &str, retryable: bool, after: Option<Duration>) -> (Event, OpKind) {
+fn fail_event(lease_id: LeaseId, error: &str, retryable: bool, after: Option<Duration>) -> (Event, OpKind) {
     let error = error.to_owned();
     let event = Event::Fail { lease_id: lease_id.clone(), error: error.clone(), retryable, after };
     (event, OpKind::Fail { lease_id, error, retryable, after, max_attempts: None })

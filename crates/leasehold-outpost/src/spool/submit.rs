@@ -1,18 +1,20 @@
 //! Operations of producers and operators: submit, get, cancel, retry.
 
-use leasehold_core::new_task::{MAX_ATTEMPTS, Start};
-use leasehold_core::outpost::{DiskLease, NodeNow, Op, OpKind, SURELY_BUCKET, SpoolFile};
+use leasehold_core::new_task::Start;
+use leasehold_core::outpost::{BUCKET_TIME_MIN, DiskLease, NodeNow, Op, OpKind, SpoolFile};
 use leasehold_core::{
-    Error, Event, NewTask, Reason, Result, RetryPolicy, ShardLen, StoreTime, Task, TaskId, record, step,
+    Error, Event, NewTask, Reason, Rejected, Result, RetryPolicy, ShardLen, Status, StoreTime, Task, TaskId,
+    record, step,
 };
+use leasehold_queue::Submitted;
 use leasehold_store::HostExt;
 
 use super::change::{ChangeOutcome, FileChange, LeaseChange, SpoolChange, internal};
-use super::folder::{Folder, Found};
-use super::kept::{Note, NotedRecord};
+use super::folder::{LeaseFile, TaskFolder};
 use super::outbox::op;
+use super::record::{Note, NotedRecord};
 use super::{Spool, refused};
-use crate::disk::{self, Lasting};
+use crate::disk::{self, Durable};
 
 /// Default number of attempts of a task of an outpost.
 const ATTEMPTS: u32 = 5;
@@ -35,113 +37,121 @@ pub enum NodeLocation {
 
 /// A task and its location.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Whereabouts {
+pub struct LocatedTask {
     /// The task.
     pub task: Task,
     /// Its location.
-    pub place: NodeLocation,
+    pub location: NodeLocation,
 }
 
 impl Spool {
     /// Submits a task here; the supervisor sends it to the bucket later. With an idempotency key the id is derived from the
     /// key, so that the same key gives the same task on every node.
     ///
-    /// The default number of attempts and the delays between them are those of an outpost: five, and ten seconds to ten
-    /// minutes.
-    pub fn submit(&self, order: NewTask) -> Result<TaskId> {
+    /// A task without a number of attempts or a retry policy gets the defaults of an outpost: five attempts, with ten
+    /// seconds to ten minutes between them.
+    pub fn submit(&self, new_task: NewTask) -> Result<TaskId> {
+        Ok(self.submit_once(new_task)?.id)
+    }
+
+    pub(super) fn submit_once(&self, mut new_task: NewTask) -> Result<Submitted> {
         let now = self.now();
-        order.check(judged_at(&order, &now))?;
-        let order = with_our_defaults(order);
-        let id = match &order.idempotency_key {
+        new_task.check(reference_time(&new_task, &now))?;
+        new_task.max_attempts.get_or_insert(ATTEMPTS);
+        new_task.retry_policy.get_or_insert(RETRY);
+        let id = match &new_task.idempotency_key {
             Some(key) => self.id_of(key),
             None => TaskId::from_random(self.host.random_bits()),
         };
-        let act = self.act(&now);
-        let task = order.submitted(id, ShardLen::DEFAULT.shard_of(&id), &act);
-        let kept = NotedRecord { note: Note::of_bucket(0, None).stamped(&now), task };
-        let deed = OpKind::Submit { write_id: act.write_id, record: record::value(&kept.task) };
-        let op = op(&kept.task, &kept.note, &now, deed);
-        match self.begin(&kept, Some(op))? {
-            ChangeOutcome::There => Ok(id),
-            ChangeOutcome::Gone | ChangeOutcome::Beaten => self.is_the_same(&kept.task).map(|()| id),
+        let context = self.step_context(&now);
+        let task = new_task.submitted(id, ShardLen::DEFAULT.shard_of(&id), &context);
+        let noted = NotedRecord { note: Note::of_bucket(0, None).stamped(&now), task };
+        let kind = OpKind::Submit { write_id: context.write_id, record: record::value(&noted.task) };
+        let op = op(&noted.task, &noted.note, &now, kind);
+        match self.create_task_folder(&noted, Some(op))? {
+            ChangeOutcome::Present => Ok(Submitted::new(id, true)),
+            ChangeOutcome::Removed | ChangeOutcome::Superseded => {
+                let existing = self.check_same_input(&noted.task)?;
+                Ok(Submitted { existing, ..Submitted::new(id, false) })
+            }
         }
     }
 
+    pub(super) fn task(&self, id: &TaskId) -> Result<Task> {
+        Ok(self.get(id)?.ok_or_else(|| unknown_task(id))?.task)
+    }
+
     /// Reads a task and its location; `None` if it is not on this node.
-    pub fn get(&self, id: &TaskId) -> Result<Option<Whereabouts>> {
+    pub fn get(&self, id: &TaskId) -> Result<Option<LocatedTask>> {
         // `pending/` again at the end: the task may have been requeued between the reads.
         for file in
             [SpoolFile::Task(*id), SpoolFile::Completed(*id), SpoolFile::Failed(*id), SpoolFile::Task(*id)]
         {
             let Some(body) = disk::read(&self.path(&file))? else { continue };
             let task = NotedRecord::read(id, &body)?.task;
-            let place = match file {
+            let location = match file {
                 SpoolFile::Completed(_) => NodeLocation::Completed,
                 SpoolFile::Failed(_) => NodeLocation::Failed,
                 _ => self.lease_of(id)?.map_or(NodeLocation::Pending, NodeLocation::Leased),
             };
-            return Ok(Some(Whereabouts { task, place }));
+            return Ok(Some(LocatedTask { task, location }));
         }
         Ok(None)
     }
 
     /// Cancels a task: at once if it is free; otherwise its holder stops at the next heartbeat.
     pub fn cancel(&self, id: &TaskId) -> Result<()> {
-        let Some(folder) = self.locked(id)? else { return Err(self.not_so(id)?) };
-        let Some(kept) = folder.kept()? else { return Err(self.not_so(id)?) };
-        if kept.note.cancelled {
+        let Some(folder) = self.lock_task(id)? else { return Err(self.status_error(id)) };
+        let Some(noted) = folder.record()? else { return Err(self.status_error(id)) };
+        if noted.note.cancelled {
             return Ok(());
         }
         let now = self.now();
-        let op = |lease_id| op(&kept.task, &kept.note, &now, OpKind::Cancel { lease_id });
+        let op = |lease_id| op(&noted.task, &noted.note, &now, OpKind::Cancel { lease_id });
         match folder.lease(&now)? {
-            Found::Free => {
-                let checkout = kept.note.checkout.as_ref().map(|checkout| checkout.lease_id.clone());
-                folder.cancel(&kept, &now, Some(op(checkout)))
+            LeaseFile::Free => {
+                let checkout = noted.note.checkout.as_ref().map(|checkout| checkout.lease_id.clone());
+                folder.cancel(&noted, &now, Some(op(checkout)))
             }
-            Found::Lease(lease) if lease.is_stale(&now) => {
-                folder.cancel(&kept, &now, Some(op(Some(lease.lease_id))))
+            LeaseFile::Lease(lease) if lease.is_stale(&now) => {
+                folder.cancel(&noted, &now, Some(op(Some(lease.lease_id))))
             }
-            Found::Lease(_) | Found::Torn { .. } => {
-                let op = op(None);
-                let note = Note { cancelled: true, ..kept.note };
-                let record = Some(NotedRecord { note, ..kept }.value());
-                folder.make(
-                    SpoolChange { op: Some(op), then: FileChange::Stay { record, lease: LeaseChange::Keep } },
-                    Lasting::Yes,
-                )
+            LeaseFile::Lease(_) | LeaseFile::Corrupt { .. } => {
+                let (op, note) = (op(None), Note { cancelled: true, ..noted.note.clone() });
+                folder.rewrite(noted, note, Some(op), LeaseChange::Keep)
             }
         }
     }
 
     /// Retries a task that has failed, was cancelled or has expired, in a new generation.
     pub fn requeue(&self, id: &TaskId) -> Result<Task> {
-        let _lock = self.locked_failed()?;
+        let _lock = self.lock_failed()?;
         // Finishes an unfinished change first.
-        drop(self.locked(id)?);
+        drop(self.lock_task(id)?);
         let body = disk::read(&self.path(&SpoolFile::Failed(*id)))?;
-        let Some(body) = body else { return Err(self.not_so(id)?) };
-        let kept = NotedRecord::read(id, &body)?;
+        let Some(body) = body else { return Err(self.status_error(id)) };
+        let noted = NotedRecord::read(id, &body)?;
         let now = self.now();
-        let task = step(&kept.task, &Event::Retry, &self.act(&now)).map_err(|why| refused(id, &why))?.task;
+        let task =
+            step(&noted.task, &Event::Retry, &self.step_context(&now)).map_err(|why| refused(id, &why))?.task;
         // With the generation that has ended, so that the bucket can tell whether the task was already retried.
-        let op = op(&kept.task, &kept.note, &now, OpKind::Requeue);
-        let note = Note { checkout: None, cancelled: false, ..kept.note.stamped(&now) };
-        let kept = NotedRecord { task, note };
-        match self.begin(&kept, Some(op))? {
-            ChangeOutcome::There => Ok(kept.task),
-            ChangeOutcome::Gone | ChangeOutcome::Beaten => Err(self.not_so(id)?),
+        let op = op(&noted.task, &noted.note, &now, OpKind::Requeue);
+        let note = Note { checkout: None, cancelled: false, ..noted.note.stamped(&now) };
+        let noted = NotedRecord { task, note };
+        match self.create_task_folder(&noted, Some(op))? {
+            ChangeOutcome::Present => Ok(noted.task),
+            ChangeOutcome::Removed | ChangeOutcome::Superseded => Err(self.status_error(id)),
         }
     }
 
     /// Creates the directory of a new task.
-    pub(super) fn begin(&self, kept: &NotedRecord, op: Option<Op>) -> Result<ChangeOutcome> {
-        let id = kept.task.id;
+    pub(super) fn create_task_folder(&self, noted: &NotedRecord, op: Option<Op>) -> Result<ChangeOutcome> {
+        let id = noted.task.id;
         let path = self.folder_of(&id);
-        let temp = self.disk.directory(&SpoolChange::begun(kept, op.clone()))?;
-        let Some(lock) = self.disk.place(temp, &path)? else { return Ok(ChangeOutcome::Beaten) };
-        let folder = Folder { spool: self, id, path, _lock: lock };
-        folder.carry_out(SpoolChange { op, then: FileChange::Begin }, false)
+        let temp = self.disk.temp_directory(&SpoolChange::new_task_files(noted, op.clone()))?;
+        let Some(lock) = self.disk.place(temp, &path)? else { return Ok(ChangeOutcome::Superseded) };
+        let folder = TaskFolder { spool: self, id, path, _lock: lock };
+        folder.execute(SpoolChange { op, then: FileChange::Begin }, false)
     }
 
     pub(super) fn lease_of(&self, id: &TaskId) -> Result<Option<DiskLease>> {
@@ -149,8 +159,8 @@ impl Spool {
         Ok(body.and_then(|body| serde_json::from_slice(&body).ok()))
     }
 
-    pub(super) fn locked_failed(&self) -> Result<std::fs::File> {
-        disk::locked(&self.root.join("failed"))?.ok_or_else(|| internal("failed/ of the spool is missing"))
+    pub(super) fn lock_failed(&self) -> Result<std::fs::File> {
+        disk::lock(&self.root.join("failed"))?.ok_or_else(|| internal("failed/ of the spool is missing"))
     }
 
     fn id_of(&self, key: &str) -> TaskId {
@@ -160,58 +170,48 @@ impl Spool {
         TaskId::from_random(u128::from_be_bytes(bits))
     }
 
-    fn is_the_same(&self, wanted: &Task) -> Result<()> {
-        let there = self.get(&wanted.id)?;
-        let is_other = there.is_some_and(|there| {
-            (&there.task.task_type, &there.task.input) != (&wanted.task_type, &wanted.input)
-        });
-        if is_other {
+    /// Status of the task with this id; fails if it has another type or input.
+    fn check_same_input(&self, wanted: &Task) -> Result<Option<Status>> {
+        let there = self.get(&wanted.id)?.map(|there| there.task);
+        let is_other = |task: &Task| (&task.task_type, &task.input) != (&wanted.task_type, &wanted.input);
+        if there.as_ref().is_some_and(is_other) {
             let key = wanted.idempotency_key.as_deref().unwrap_or_default();
             return Err(Error::invalid(format!(
                 "idempotency key `{key}` belongs to task {} with another type or input",
                 wanted.id
             ))
-            .about(Reason::Conflict));
+            .with_reason(Reason::Conflict));
         }
-        Ok(())
+        Ok(there.map(|task| task.status()))
     }
 
-    fn not_so(&self, id: &TaskId) -> Result<Error> {
-        Ok(match self.get(id)? {
-            Some(there) => refused(id, &leasehold_core::Rejected::Status(there.task.status())),
-            None => unknown_task(id),
-        })
+    /// Error for an operation that the task's status does not allow, or for a task that is missing.
+    fn status_error(&self, id: &TaskId) -> Error {
+        match self.task(id) {
+            Ok(task) => refused(id, &Rejected::Status(task.status())),
+            Err(error) => error,
+        }
     }
 }
 
-impl Folder<'_> {
+impl TaskFolder<'_> {
     /// Cancels a free task: it moves to `failed/`.
-    pub(super) fn cancel(&self, kept: &NotedRecord, now: &NodeNow, op: Option<Op>) -> Result<()> {
-        let act = self.spool.act(now);
-        let task = step(&kept.task, &Event::Cancel, &act).map_err(|why| refused(&self.id, &why))?.task;
-        let record = NotedRecord { task, note: kept.note.stamped(now) }.value();
-        self.make(SpoolChange { op, then: FileChange::End { record } }, Lasting::Yes)
+    pub(super) fn cancel(&self, noted: &NotedRecord, now: &NodeNow, op: Option<Op>) -> Result<()> {
+        let context = self.spool.step_context(now);
+        let task = step(&noted.task, &Event::Cancel, &context).map_err(|why| refused(&self.id, &why))?.task;
+        let record = NotedRecord { task, note: noted.note.stamped(now) }.value();
+        self.apply(SpoolChange { op, then: FileChange::End { record } }, Durable::Yes)
     }
 }
 
-/// Time at which an order is checked. While the bucket's time is not known, it is unknown how far ahead a date is.
-fn judged_at(order: &NewTask, now: &NodeNow) -> StoreTime {
-    match (now.bucket, order.start) {
-        (None, Start::At(date)) if date >= SURELY_BUCKET => date,
+/// Time at which a new task is checked. While the bucket's time is not known, it is unknown how far ahead a date is.
+fn reference_time(new_task: &NewTask, now: &NodeNow) -> StoreTime {
+    match (now.bucket, new_task.start) {
+        (None, Start::At(date)) if date >= BUCKET_TIME_MIN => date,
         _ => now.present().earliest,
     }
 }
 
-fn with_our_defaults(mut order: NewTask) -> NewTask {
-    if order.max_attempts == MAX_ATTEMPTS {
-        order.max_attempts = ATTEMPTS;
-    }
-    if order.retry_policy == RetryPolicy::default() {
-        order.retry_policy = RETRY;
-    }
-    order
-}
-
 fn unknown_task(id: &TaskId) -> Error {
-    Error::invalid(format!("there is no task {id} on this node")).about(Reason::Missing)
+    Error::invalid(format!("no task {id} on this node; the bucket may have it")).with_reason(Reason::Missing)
 }

@@ -11,21 +11,21 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Spool;
-use crate::disk::{self, Lasting};
+use crate::disk::{self, Durable};
 
 /// Time between two renewals of a worker's file.
-pub(crate) const SAID_EVERY: Duration = Duration::from_hours(1);
+pub(crate) const SUBSCRIPTION_RENEWAL: Duration = Duration::from_hours(1);
 /// Time for which a worker's file counts.
-const COUNTS: Duration = Duration::from_hours(3);
+const LIFETIME: Duration = Duration::from_hours(3);
 
 /// Folder with a file for each worker.
-pub(super) const WANTS: &str = "wants";
+pub(super) const FOLDER: &str = "wants";
 
 /// Task types that the workers of this node handle.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wants(Option<HashSet<TaskType>>);
+pub struct Subscriptions(Option<HashSet<TaskType>>);
 
-impl Wants {
+impl Subscriptions {
     /// Returns whether a worker here handles this type.
     #[must_use]
     pub fn includes(&self, task_type: &TaskType) -> bool {
@@ -38,59 +38,63 @@ impl Wants {
     }
 }
 
+/// Time of the last renewal of a file.
 #[derive(Serialize, Deserialize)]
-struct When {
+struct RecordedAt {
     boot_id: String,
     /// Time since boot.
     at: StoreTime,
 }
 
+/// Contents of a worker's file.
 #[derive(Serialize, Deserialize)]
-struct Said {
+struct SubscriptionFile {
     /// `None` if it never expires.
     #[serde(flatten)]
-    when: Option<When>,
+    when: Option<RecordedAt>,
     /// `None` for all.
     types: Option<Vec<TaskType>>,
 }
 
 impl Spool {
     /// Records that a worker handles tasks of these types, or of all types.
-    pub fn want(&self, instance: &HexName, types: Option<Vec<TaskType>>) -> Result<()> {
+    pub fn subscribe(&self, instance: &HexName, types: Option<Vec<TaskType>>) -> Result<()> {
         let now = self.now();
-        let body =
-            serde_json::to_vec(&Said { when: Some(When { boot_id: now.boot_id, at: now.boot }), types });
-        self.disk.replace(&self.wants_of(instance), &body.expect("names and a number"), Lasting::No)
+        let body = serde_json::to_vec(&SubscriptionFile {
+            when: Some(RecordedAt { boot_id: now.boot_id, at: now.boot }),
+            types,
+        });
+        self.disk.replace(&self.subscription_path(instance), &body.expect("names and a number"), Durable::No)
     }
 
     /// Removes the record of a worker that has ended.
-    pub fn want_no_more(&self, instance: &HexName) -> Result<()> {
-        self.disk.remove(&self.wants_of(instance), Lasting::No).map(|_| ())
+    pub fn unsubscribe(&self, instance: &HexName) -> Result<()> {
+        self.disk.remove(&self.subscription_path(instance), Durable::No).map(|_| ())
     }
 
     /// Reads the task types that the workers of this node handle.
-    pub fn wants(&self) -> Result<Wants> {
+    pub fn subscriptions(&self) -> Result<Subscriptions> {
         let now = self.now();
         let mut all: Option<HashSet<TaskType>> = None;
-        for name in disk::names(&self.root.join(WANTS))? {
-            let path = self.root.join(WANTS).join(name);
+        for name in disk::names(&self.root.join(FOLDER))? {
+            let path = self.root.join(FOLDER).join(name);
             let Some(body) = disk::read(&path)? else { continue };
-            let Ok(Said { when, types }) = serde_json::from_slice(&body) else { continue };
+            let Ok(SubscriptionFile { when, types }) = serde_json::from_slice(&body) else { continue };
             if when.as_ref().is_some_and(|when| when.boot_id != now.boot_id) {
                 // The worker that wrote it died with the earlier boot.
-                self.disk.remove(&path, Lasting::No)?;
+                self.disk.remove(&path, Durable::No)?;
                 continue;
             }
             match types {
-                _ if when.is_some_and(|when| now.boot >= when.at.plus(COUNTS)) => {}
+                _ if when.is_some_and(|when| now.boot >= when.at.plus(LIFETIME)) => {}
                 Some(types) => all.get_or_insert_default().extend(types),
-                None => return Ok(Wants(None)),
+                None => return Ok(Subscriptions(None)),
             }
         }
-        Ok(Wants(all))
+        Ok(Subscriptions(all))
     }
 
-    fn wants_of(&self, instance: &HexName) -> PathBuf {
-        self.root.join(WANTS).join(format!("{instance}.json"))
+    fn subscription_path(&self, instance: &HexName) -> PathBuf {
+        self.root.join(FOLDER).join(format!("{instance}.json"))
     }
 }

@@ -1,13 +1,13 @@
 //! Removes completed tasks that are old, or too many. Failed tasks and rejected results stay for an operator; the record of a
 //! duplicate run is removed like a completed task.
 
-use leasehold_core::outpost::{ClockMark, NodeNow, OpKind, SpoolFile};
+use leasehold_core::outpost::{ClockSource, NodeNow, OpKind, SpoolFile};
 use leasehold_core::{Now, Result, StoreTime, TaskId};
 
 use super::Spool;
-use super::kept::NotedRecord;
 use super::outbox::Conflict;
-use crate::disk::{self, Lasting};
+use super::record::NotedRecord;
+use crate::disk::{self, Durable};
 
 impl Spool {
     /// Removes completed tasks that are older than `completed_keep`, by the bucket's time, and the oldest ones beyond
@@ -16,7 +16,7 @@ impl Spool {
         let now = self.now();
         let mut kept = Vec::new();
         let mut trimmed = 0;
-        for id in self.completed_ids()? {
+        for id in self.ended_ids("completed")? {
             let body = disk::read(&self.path(&SpoolFile::Completed(id)))?.unwrap_or_default();
             // A corrupt record is left for an operator.
             let Ok(task) = NotedRecord::read(&id, &body) else { continue };
@@ -43,9 +43,9 @@ impl Spool {
             let body = disk::read(&path)?.unwrap_or_default();
             let Ok(note) = serde_json::from_slice::<Conflict>(&body) else { continue };
             let is_old = |now: Now| now.is_past(note.at.plus(self.config.completed_keep));
-            let is_over = note.clock == ClockMark::Bucket && now.bucket.is_some_and(is_old);
-            if is_over && matches!(note.op.deed, OpKind::Claim { .. }) {
-                self.disk.remove(&path, Lasting::No)?;
+            let is_over = note.clock == ClockSource::Bucket && now.bucket.is_some_and(is_old);
+            if is_over && matches!(note.op.kind, OpKind::Claim { .. }) {
+                self.disk.remove(&path, Durable::No)?;
             }
         }
         Ok(())
@@ -55,11 +55,6 @@ impl Spool {
         if self.has_ops(id)? {
             return Ok(false);
         }
-        self.disk.remove(&self.path(&SpoolFile::Completed(*id)), Lasting::No)
-    }
-
-    fn completed_ids(&self) -> Result<Vec<TaskId>> {
-        let names = disk::names(&self.root.join("completed"))?;
-        Ok(names.iter().filter_map(|name| name.strip_suffix(".json")?.parse().ok()).collect())
+        self.disk.remove(&self.path(&SpoolFile::Completed(*id)), Durable::No)
     }
 }

@@ -1,10 +1,10 @@
 //! Check-outs: tasks claimed in advance, for a time without a connection to the bucket.
 
 use leasehold_core::limits::PLAN_AHEAD_MAX;
-use leasehold_core::outpost::{ClockMark, Op, OpKind};
-use leasehold_core::{Error, Event, Index, Kind, Now, Result, Shard, ShardRange, StoreTime};
+use leasehold_core::outpost::{ClockSource, Op, OpKind};
+use leasehold_core::{Error, Event, Index, Now, Result, Shard, ShardRange, StoreTime};
+use leasehold_queue::TaskSnapshot;
 use leasehold_queue::discover::KeyRange;
-use leasehold_queue::{TaskSnapshot, UpdateOutcome};
 use leasehold_store::{HostExt, Purpose};
 
 use super::{BucketLink, Supervisor};
@@ -18,7 +18,7 @@ impl Supervisor {
         until: StoreTime,
     ) -> Result<u64> {
         let link = self.link().await?;
-        let _alone = self.alone().await?;
+        let _lock = self.lock().await?;
         let shards = shards.map(|names| link.queue.shards(names)).transpose()?;
         let now = link.queue.now()?;
         if !now.is_before(until) {
@@ -29,8 +29,8 @@ impl Supervisor {
             return Err(Error::invalid(format!("check-out must end before {latest}, got {until}")));
         }
         // Operations of this node are sent first.
-        self.up(&link).await?;
-        let stretches = match shards {
+        self.push(&link).await?;
+        let ranges = match shards {
             None => vec![KeyRange::whole(Index::Ready)],
             Some(shards) => {
                 let range = |shard: &Shard| ShardRange { first: shard.clone(), last: shard.clone() };
@@ -38,43 +38,44 @@ impl Supervisor {
             }
         };
         let (mut taken, most) = (0, u64::try_from(most).unwrap_or(u64::MAX));
-        let look = link.queue.discover(Purpose::Sync, stretches).await?;
-        for found in look.due {
+        let page = link.queue.discover(Purpose::Sync, ranges).await?;
+        for hit in page.due {
             if taken >= most {
                 break;
             }
-            let seen = match link.queue.see(Purpose::Sync, &found.entry.id).await {
-                // A corrupt record is left for an operator.
-                Err(error) if error.kind() == Kind::Corrupt => None,
-                seen => seen?,
-            };
-            let Some(seen) = seen else { continue };
-            taken += u64::from(self.check_out_one(&link, &seen, until).await?);
+            let Some(snapshot) = link.load_valid(&hit.entry.id).await? else { continue };
+            taken += u64::from(self.check_out_one(&link, &snapshot, until).await?);
         }
-        self.learn_time(&link).await?;
+        self.record_bucket_time(&link).await?;
         Ok(taken)
     }
 
     /// Claims one task. The intent is recorded first: if this process dies before it has recorded the check-out, the next one
     /// finds a claim without a worker, and ends it.
-    async fn check_out_one(&self, link: &BucketLink, seen: &TaskSnapshot, until: StoreTime) -> Result<bool> {
-        let (now, task) = (link.queue.now()?.earliest, seen.task());
+    async fn check_out_one(
+        &self,
+        link: &BucketLink,
+        snapshot: &TaskSnapshot,
+        until: StoreTime,
+    ) -> Result<bool> {
+        let (now, task) = (link.queue.now()?.earliest, snapshot.task());
         let (worker, lease_id) = (self.spool.config().node_id.clone(), self.random_name());
-        let deed = OpKind::Claim { lease_id: lease_id.clone(), from: None, is_unused: false };
-        let (epoch, clock) = (task.epoch.saturating_add(1), ClockMark::Bucket);
+        let kind = OpKind::Claim { lease_id: lease_id.clone(), from: None, is_unused: false };
+        let (epoch, clock) = (task.epoch.saturating_add(1), ClockSource::Bucket);
         let (generation, base_rev) = (task.generation, task.rev);
-        let intent = Op { task: task.id, generation, epoch, base_rev, at: now, clock, deed };
-        let seq = self.on_disk(move |spool| spool.note(&intent)).await?;
+        let intent = Op { task: task.id, generation, epoch, base_rev, at: now, clock, kind };
+        let seq = self.spool.on_disk(move |spool| spool.append(&intent)).await?;
         let claim = Event::Claim { worker, lease_id: lease_id.clone(), lease: until.since(now) };
-        let is_kept = match link.queue.advance(Purpose::Sync, seen, &claim, self.name()).await? {
-            // Another worker may have changed the task since.
-            UpdateOutcome::Done(seen) if seen.task().lease_id.as_ref() == Some(&lease_id) => {
-                link.remember(&seen);
-                self.keep_checkout(link, &seen, false).await?
-            }
-            _ => false,
+        let claimed = link.queue.update_if(Purpose::Sync, snapshot, &claim, self.name()).await?.done();
+        // Another worker may have changed the task since.
+        let is_ours = |now: &TaskSnapshot| now.task().lease_id.as_ref() == Some(&lease_id);
+        let is_kept = if let Some(snapshot) = claimed.filter(is_ours) {
+            link.cache_snapshot(&snapshot);
+            self.record_checkout(link, &snapshot, false).await?
+        } else {
+            false
         };
-        self.on_disk(move |spool| spool.sent(seq)).await?;
+        self.spool.on_disk(move |spool| spool.remove_op(seq)).await?;
         Ok(is_kept)
     }
 

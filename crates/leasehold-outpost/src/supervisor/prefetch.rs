@@ -7,124 +7,127 @@ use leasehold_store::host::Instant;
 use std::collections::{HashMap, HashSet};
 
 use super::Supervisor;
-use crate::spool::Wants;
+use crate::spool::Subscriptions;
 
 /// Most task ids whose type is cached.
 const TYPES_MAX: usize = 100_000;
 
-/// Results of the index scans.
+/// Results of the index scans, for the next ones.
 #[derive(Default)]
 pub(crate) struct PrefetchState {
     pub(super) bell: Bell,
     /// Time of the last full scan, which does not depend on the bell.
-    pub(super) passed_at: Option<Instant>,
+    pub(super) full_scan_at: Option<Instant>,
     /// Revision of entries whose task was not free.
     pub(super) skip: HashMap<TaskId, u64>,
     /// Type of a task, with the revision of its entry: a task that no worker here handles is read once.
     types: HashMap<TaskId, (u64, TaskType)>,
     /// Types with more pending tasks than are kept here.
-    pub(super) more: HashSet<TaskType>,
+    pub(super) types_with_more: HashSet<TaskType>,
     /// True if there are more pending tasks whose type was not read, because there is enough of every type.
     pub(super) has_unknown: bool,
     /// True if the last scan was cut off: there was too much to read at once.
-    pub(super) is_unread: bool,
+    pub(super) is_cut_off: bool,
     /// Task types that workers here handled at the last scan.
-    pub(super) wants: Option<Wants>,
+    pub(super) subscriptions: Option<Subscriptions>,
     /// Time at which the next task becomes due, as of the last scan.
-    pub(super) next: Option<StoreTime>,
+    pub(super) next_due_at: Option<StoreTime>,
 }
 
 impl PrefetchState {
     /// Resets the state after a reconnect, for a full scan. Cached types are kept.
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn reset(&mut self) {
         let types = std::mem::take(&mut self.types);
         *self = Self { types, ..Self::default() };
     }
 
-    pub(super) fn type_of(&self, found: &IndexHit) -> Option<&TaskType> {
-        self.types.get(&found.entry.id).filter(|(rev, _)| *rev == found.entry.rev).map(|(_, of)| of)
+    pub(super) fn type_of(&self, hit: &IndexHit) -> Option<&TaskType> {
+        self.types.get(&hit.entry.id).filter(|(rev, _)| *rev == hit.entry.rev).map(|(_, of)| of)
     }
 
-    pub(super) fn learn_type(&mut self, found: &IndexHit, task_type: &TaskType) {
+    pub(super) fn cache_type(&mut self, hit: &IndexHit, task_type: &TaskType) {
         if self.types.len() >= TYPES_MAX {
             self.types.clear();
         }
-        self.types.insert(found.entry.id, (found.entry.rev, task_type.clone()));
+        self.types.insert(hit.entry.id, (hit.entry.rev, task_type.clone()));
     }
 
-    pub(super) fn is_skipped(&self, found: &IndexHit) -> bool {
-        self.skip.get(&found.entry.id) == Some(&found.entry.rev)
+    pub(super) fn is_skipped(&self, hit: &IndexHit) -> bool {
+        self.skip.get(&hit.entry.id) == Some(&hit.entry.rev)
     }
 
     /// Returns whether a task may be of use here. Types and tasks for which there is no capacity are recorded.
-    pub(super) fn may_come(&mut self, found: &IndexHit, room: &Capacity) -> bool {
-        let Some(of) = self.type_of(found).cloned() else {
-            self.has_unknown |= room.is_full();
-            return !room.is_full();
+    pub(super) fn is_useful(&mut self, hit: &IndexHit, capacity: &Capacity) -> bool {
+        let Some(of) = self.type_of(hit).cloned() else {
+            self.has_unknown |= capacity.is_full();
+            return !capacity.is_full();
         };
-        let is_for_it = room.is_for(&of);
-        if !is_for_it && room.wants.includes(&of) {
-            self.more.insert(of);
+        let has_capacity = capacity.fits(&of);
+        if !has_capacity && capacity.subscriptions.includes(&of) {
+            self.types_with_more.insert(of);
         }
-        is_for_it
+        has_capacity
     }
 
     /// Returns whether workers here will soon be idle although there are pending tasks.
-    pub(super) fn is_short(&self, room: &Capacity) -> bool {
-        self.is_unread
-            || self.more.iter().any(|of| room.is_short_of(of))
-            || self.has_unknown && room.is_short()
+    pub(super) fn is_running_short(&self, capacity: &Capacity) -> bool {
+        self.is_cut_off
+            || self.types_with_more.iter().any(|of| capacity.is_low_on(of))
+            || self.has_unknown && capacity.is_low()
     }
 }
 
 /// Capacity for more tasks: per type that a worker here handles, so that no type blocks another; for all types together if a
 /// worker handles everything, or none has subscribed.
 pub(super) struct Capacity {
-    pub(super) wants: Wants,
+    pub(super) subscriptions: Subscriptions,
     free: HashMap<TaskType, usize>,
     window: usize,
 }
 
 impl Capacity {
-    fn of(&self, task_type: &TaskType) -> usize {
-        if self.wants.types().is_some() {
+    /// Number of free tasks on this node that count for this type.
+    fn free_of(&self, task_type: &TaskType) -> usize {
+        if self.subscriptions.types().is_some() {
             return self.free.get(task_type).copied().unwrap_or(0);
         }
         self.free.values().sum()
     }
 
-    pub(super) fn is_for(&self, task_type: &TaskType) -> bool {
-        self.wants.includes(task_type) && self.of(task_type) < self.window
+    pub(super) fn fits(&self, task_type: &TaskType) -> bool {
+        self.subscriptions.includes(task_type) && self.free_of(task_type) < self.window
     }
 
-    pub(super) fn take(&mut self, task_type: &TaskType) {
+    /// Counts a task that was copied here.
+    pub(super) fn count_copy(&mut self, task_type: &TaskType) {
         *self.free.entry(task_type.clone()).or_default() += 1;
     }
 
-    fn is_short_of(&self, task_type: &TaskType) -> bool {
-        self.wants.includes(task_type) && self.of(task_type) < self.window / 2
+    fn is_low_on(&self, task_type: &TaskType) -> bool {
+        self.subscriptions.includes(task_type) && self.free_of(task_type) < self.window / 2
     }
 
-    /// True if there is enough of every type.
+    /// Returns whether there is enough of every type.
     pub(super) fn is_full(&self) -> bool {
         self.are_all(|free| free >= self.window)
     }
 
-    fn is_short(&self) -> bool {
+    fn is_low(&self) -> bool {
         !self.are_all(|free| free >= self.window / 2)
     }
 
     fn are_all(&self, are_enough: impl Fn(usize) -> bool) -> bool {
-        match self.wants.types() {
-            Some(mut types) => types.all(|of| are_enough(self.of(of))),
+        match self.subscriptions.types() {
+            Some(mut types) => types.all(|of| are_enough(self.free_of(of))),
             None => are_enough(self.free.values().sum()),
         }
     }
 }
 
 impl Supervisor {
-    pub(super) async fn room(&self) -> Result<Capacity> {
-        let (wants, free) = self.on_disk(|spool| Ok((spool.wants()?, spool.free()?))).await?;
-        Ok(Capacity { wants, free, window: self.options.window })
+    pub(super) async fn capacity(&self) -> Result<Capacity> {
+        let (subscriptions, free) =
+            self.spool.on_disk(|spool| Ok((spool.subscriptions()?, spool.free()?))).await?;
+        Ok(Capacity { subscriptions, free, window: self.options.window })
     }
 }

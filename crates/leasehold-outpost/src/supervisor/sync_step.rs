@@ -1,13 +1,13 @@
 //! Operation of a node on a task, and the event that applies it in the bucket.
 
-use leasehold_core::outpost::{ClockMark, KnownState, Local, Op, OpKind, Write};
+use leasehold_core::outpost::{BucketWrite, ClockSource, KnownState, NodeState, Op, OpKind};
 use leasehold_core::{Event, LeaseId, Now, State, StoreTime, Task};
 
 use super::Supervisor;
 
 /// Operation of a node on a task, to apply in the bucket.
 pub(super) struct SyncStep<'a> {
-    pub(super) local: Local,
+    pub(super) local: NodeState,
     pub(super) op: &'a Op,
     /// Id of the claim that a put would make, if it makes one.
     pub(super) lease_id: LeaseId,
@@ -18,8 +18,8 @@ pub(super) struct SyncStep<'a> {
 
 impl<'a> SyncStep<'a> {
     pub(super) fn of(op: &'a Op, has_started: bool, by: &Supervisor) -> Self {
-        let lease_id = op.deed.lease_id().cloned();
-        let (from, write_id) = match &op.deed {
+        let lease_id = op.kind.lease_id().cloned();
+        let (from, write_id) = match &op.kind {
             OpKind::Claim { from, .. } => (from.clone(), None),
             OpKind::Submit { write_id, .. } => (None, Some(write_id.clone())),
             _ => (None, None),
@@ -32,16 +32,16 @@ impl<'a> SyncStep<'a> {
             write_id,
         };
         let lease_id = lease_id.unwrap_or_else(|| by.random_name());
-        let is_unconfirmed = matches!(op.deed, OpKind::Claim { .. });
-        Self { local: Local::of(&op.deed, has_started), op, lease_id, known, is_unconfirmed }
+        let is_unconfirmed = matches!(op.kind, OpKind::Claim { .. });
+        Self { local: NodeState::of(&op.kind, has_started), op, lease_id, known, is_unconfirmed }
     }
 
     /// Converts a time of the node to the bucket's time. If the node did not know the bucket's time, the time is as far from
     /// now as it was from the operation.
     fn in_store_time(&self, moment: StoreTime, now: Now) -> StoreTime {
         match self.op.clock {
-            ClockMark::Bucket => moment,
-            ClockMark::Boot => now.earliest.plus(moment.since(self.op.at)),
+            ClockSource::Bucket => moment,
+            ClockSource::Boot => now.earliest.plus(moment.since(self.op.at)),
         }
     }
 
@@ -52,12 +52,12 @@ impl<'a> SyncStep<'a> {
     }
 
     /// Event that ends a claim that cannot be taken over: at once if it is of a worker of this node that no longer runs.
-    pub(super) fn end_of_the_dead(&self, task: &Task) -> Event {
+    pub(super) fn end_of_lost_claim(&self, task: &Task) -> Event {
         let is_ours = |lease_id: &&LeaseId| task.lease_id.as_ref() == Some(*lease_id);
         let ours = self.known.from.iter().chain(&self.known.lease_id).find(is_ours).cloned();
         match ours {
             None => Event::TimeOut,
-            Some(lease_id) if is_called_off(task) => Event::Stop { lease_id },
+            Some(lease_id) if task.is_cancel_requested() => Event::Stop { lease_id },
             Some(lease_id) => {
                 let error = "the worker on the node stopped renewing its lease".to_owned();
                 Event::Fail { lease_id, error, retryable: true, after: None }
@@ -66,53 +66,51 @@ impl<'a> SyncStep<'a> {
     }
 
     /// Event that applies the operation; `None` if there is none.
-    pub(super) fn event(&self, write: Write, by: &Supervisor, now: Now) -> Option<Event> {
+    pub(super) fn event(&self, write: BucketWrite, by: &Supervisor, now: Now) -> Option<Event> {
         let (lease_id, lease, worker) =
             (self.lease_id.clone(), by.options.lease, by.spool.config().node_id.clone());
-        Some(match (write, &self.op.deed) {
-            (Write::Claim, _) => Event::Claim { worker, lease_id, lease },
-            (Write::TakeOver, _) => {
+        Some(match (write, &self.op.kind) {
+            (BucketWrite::Claim, _) => Event::Claim { worker, lease_id, lease },
+            (BucketWrite::TakeOver, _) => {
                 let from = self.known.from.clone().or_else(|| self.known.lease_id.clone());
-                let is_unused = self.local == Local::CheckedOut
-                    || matches!(self.op.deed, OpKind::Claim { is_unused: true, .. });
+                let is_unused = self.local == NodeState::CheckedOut
+                    || matches!(self.op.kind, OpKind::Claim { is_unused: true, .. });
                 Event::TakeOver { worker, lease_id, lease, from, is_unused }
             }
-            (Write::Renew, _) => Event::Renew { lease_id, lease, progress: None },
-            (Write::Complete, OpKind::Complete { lease_id, output, results }) => {
+            (BucketWrite::Renew, _) => Event::Renew { lease_id, lease, progress: None },
+            (
+                BucketWrite::Complete | BucketWrite::CompleteOffline,
+                OpKind::Complete { lease_id, output, results },
+            ) => {
                 let (lease_id, output, results) = (lease_id.clone(), output.clone(), results.clone());
-                Event::Complete { lease_id, output, results }
+                match write {
+                    BucketWrite::Complete => Event::Complete { lease_id, output, results },
+                    _ => Event::CompleteOffline { lease_id, output, results },
+                }
             }
-            (Write::CompleteOffline, OpKind::Complete { lease_id, output, results }) => {
-                let (lease_id, output, results) = (lease_id.clone(), output.clone(), results.clone());
-                Event::CompleteOffline { lease_id, output, results }
-            }
-            (Write::Fail, OpKind::Fail { lease_id, error, retryable, after, max_attempts }) => {
+            (BucketWrite::Fail, OpKind::Fail { lease_id, error, retryable, after, max_attempts }) => {
                 let (lease_id, error) = (lease_id.clone(), error.clone());
                 match *max_attempts {
                     Some(max_attempts) => Event::Exhaust { lease_id, error, max_attempts },
                     None => Event::Fail { lease_id, error, retryable: *retryable, after: *after },
                 }
             }
-            (Write::FailOffline, OpKind::Fail { lease_id, error, retryable, after, max_attempts }) => {
+            (BucketWrite::FailOffline, OpKind::Fail { lease_id, error, retryable, after, max_attempts }) => {
                 let (lease_id, error) = (lease_id.clone(), error.clone());
                 let (retryable, after, max_attempts) = (*retryable, *after, *max_attempts);
                 Event::FailOffline { lease_id, error, retryable, after, max_attempts }
             }
-            (Write::Release, OpKind::Release { until: Some(until), .. }) => {
+            (BucketWrite::Release, OpKind::Release { until: Some(until), .. }) => {
                 Event::Snooze { lease_id, until: self.in_store_time(*until, now) }
             }
-            (Write::Release, OpKind::Stop { .. }) | (Write::Stop, _) => Event::Stop { lease_id },
-            (Write::Release, _) => Event::Release { lease_id },
-            (Write::Reschedule, OpKind::Release { until: Some(until), .. }) => {
+            (BucketWrite::Release, OpKind::Stop { .. }) | (BucketWrite::Stop, _) => Event::Stop { lease_id },
+            (BucketWrite::Release, _) => Event::Release { lease_id },
+            (BucketWrite::Reschedule, OpKind::Release { until: Some(until), .. }) => {
                 Event::Reschedule { at: self.in_store_time(*until, now) }
             }
-            (Write::Reschedule, OpKind::Stop { .. }) | (Write::Cancel, _) => Event::Cancel,
-            (Write::Retry, _) => Event::Retry,
+            (BucketWrite::Reschedule, OpKind::Stop { .. }) | (BucketWrite::Cancel, _) => Event::Cancel,
+            (BucketWrite::Retry, _) => Event::Retry,
             _ => return None,
         })
     }
-}
-
-pub(super) fn is_called_off(task: &Task) -> bool {
-    matches!(&task.state, State::Running(claim) if claim.cancel_requested)
 }

@@ -8,7 +8,7 @@
 
 use leasehold_core::outpost::Campaign;
 use leasehold_core::{Artifacts, Error, HexName, Name, NewTask, Result, State, Task, TaskId};
-use leasehold_outpost::{HeldTask, NodeLocation, Spool, Steps};
+use leasehold_outpost::{FileHook, HeldTask, NodeLocation, Spool};
 use leasehold_store::{Host, HostExt, SystemHost};
 use serde_json::json;
 use std::fs::File;
@@ -26,7 +26,7 @@ fn main() -> Result<()> {
         [data, of, "race", gate] => race(&open(data, of)?, Path::new(gate)),
         [data, of, word, id, step] => {
             let step = step.parse().map_err(|_| Error::invalid("STEP is a number"))?;
-            let spool = open(data, of)?.with_steps(Arc::new(EndAt { left: AtomicU64::new(step) }));
+            let spool = open(data, of)?.with_file_hook(Arc::new(EndAt { left: AtomicU64::new(step) }));
             act(&spool, word, &id.parse()?)?;
             println!("done");
             Ok(())
@@ -41,7 +41,7 @@ struct EndAt {
     left: AtomicU64,
 }
 
-impl Steps for EndAt {
+impl FileHook for EndAt {
     fn step(&self, _: &'static str) -> io::Result<()> {
         if self.left.fetch_sub(1, Relaxed) == 1 {
             std::process::abort();
@@ -88,7 +88,7 @@ fn act(spool: &Spool, word: &str, id: &TaskId) -> Result<()> {
         "cancel" => spool.cancel(id),
         "requeue" => spool.requeue(id).map(|_| ()),
         "mirror" => spool.mirror(&known(spool)?, None).map(|_| ()),
-        "forget" => spool.forget(id).map(|_| ()),
+        "forget" => spool.remove_copy(id).map(|_| ()),
         "confirm" | "revoke" => {
             let held = held(spool, id)?;
             let mut remote = held.task;
@@ -125,7 +125,7 @@ fn known(spool: &Spool) -> Result<Task> {
 /// Returns the task and its lease, to act as its holder.
 fn held(spool: &Spool, id: &TaskId) -> Result<HeldTask> {
     match spool.get(id)? {
-        Some(there) => match there.place {
+        Some(there) => match there.location {
             NodeLocation::Leased(lease) => Ok(HeldTask { task: there.task, lease }),
             place => Err(Error::invalid(format!("it is {place:?}"))),
         },

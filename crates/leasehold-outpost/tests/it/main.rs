@@ -2,15 +2,18 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
 mod clocks;
+mod concurrency;
 mod copies;
-mod killed;
+mod crashes;
+mod front;
 mod leases;
-mod lost;
+mod lost_leases;
 mod polling;
 mod racing;
 mod records;
 mod retrying;
+#[path = "../../../leasehold-worker/tests/it/suite.rs"]
+mod suite;
 mod support;
-mod together;
 mod trimming;
 mod working;

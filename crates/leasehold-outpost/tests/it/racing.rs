@@ -90,7 +90,7 @@ fn of_32_processes_that_reclaim_a_stale_lease_one_wins() {
     let spool = real(data.path());
     let mut race = Race::start(data.path());
     let mut order = order();
-    order.max_attempts = 2_000;
+    order.max_attempts = Some(2_000);
     let id = spool.submit(order).unwrap();
     claim(&spool, &id, "first").unwrap();
     for round in 1..=1_000 {

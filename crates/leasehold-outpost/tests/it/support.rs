@@ -1,6 +1,6 @@
 //! A spool in a temporary folder, and helpers for tests.
 
-use leasehold_core::outpost::{Campaign, ClockMark, Consistency, DiskLease, Op, SpoolFile};
+use leasehold_core::outpost::{Campaign, ClockSource, Consistency, DiskLease, Op, SpoolFile};
 use leasehold_core::{
     Artifacts, HexName, Name, NewTask, Now, ShardLen, StepContext, StoreTime, Task, TaskId, TaskType,
 };
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
-pub(crate) struct Stand {
+pub(crate) struct TestSpool {
     pub(crate) data: TempDir,
     pub(crate) host: FakeHost,
     pub(crate) spool: Spool,
@@ -40,14 +40,14 @@ pub(crate) fn folder() -> TempDir {
 }
 
 /// A spool whose time the test advances.
-pub(crate) fn stand() -> Stand {
-    stand_with(relaxed())
+pub(crate) fn test_spool() -> TestSpool {
+    test_spool_with(relaxed())
 }
 
-pub(crate) fn stand_with(config: OutpostConfig) -> Stand {
+pub(crate) fn test_spool_with(config: OutpostConfig) -> TestSpool {
     let (data, host) = (folder(), FakeHost::new());
     let spool = Spool::create(data.path(), &of(), config, Arc::new(host.clone())).unwrap();
-    Stand { data, spool: spool.with_boot_id("boot-1"), host }
+    TestSpool { data, spool: spool.with_boot_id("boot-1"), host }
 }
 
 /// A spool on the real machine.
@@ -56,7 +56,7 @@ pub(crate) fn real(data: &Path) -> Spool {
     Spool::create(data, &of(), relaxed(), host).unwrap()
 }
 
-impl Stand {
+impl TestSpool {
     pub(crate) fn advance(&self, secs: u64) {
         self.host.advance(Duration::from_secs(secs));
     }
@@ -103,7 +103,7 @@ pub(crate) fn bucket(offset_ms: i64) -> Now {
 pub(crate) fn remote(bits: u128) -> Task {
     let id = TaskId::from_random(bits);
     let act =
-        StepContext { by: "someone".into(), now: bucket(0), write_id: HexName::from_random(bits), chance: 1 };
+        StepContext { by: "someone".into(), now: bucket(0), write_id: HexName::from_random(bits), random: 1 };
     let mut task = order().submitted(id, ShardLen::DEFAULT.shard_of(&id), &act);
     task.rev = 4;
     task
@@ -130,13 +130,13 @@ pub(crate) fn ops(spool: &Spool) -> Vec<Op> {
 }
 
 pub(crate) fn op_names(spool: &Spool) -> Vec<String> {
-    ops(spool).iter().map(|op| op.deed.name().to_owned()).collect()
+    ops(spool).iter().map(|op| op.kind.name().to_owned()).collect()
 }
 
 /// Empties the outbox, as if the supervisor had sent everything.
 pub(crate) fn send_all(spool: &Spool) {
     for (seq, _) in spool.outbox().unwrap() {
-        spool.sent(seq).unwrap();
+        spool.remove_op(seq).unwrap();
     }
 }
 
@@ -181,4 +181,4 @@ pub(crate) fn json_of(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-pub(crate) const BOOT: ClockMark = ClockMark::Boot;
+pub(crate) const BOOT: ClockSource = ClockSource::Boot;

@@ -4,7 +4,7 @@
 use futures::future::BoxFuture;
 use leasehold_core::outpost::{Consistency, OpKind};
 use leasehold_core::task::Claim;
-use leasehold_core::{Kind, NewTask, Result, State, Status, Task, TaskId};
+use leasehold_core::{NewTask, Result, State, Task, TaskId};
 use leasehold_outpost::{Checkout, NodeLocation, OutpostConfig, Spool};
 use leasehold_store::host::{Instant, Running};
 use leasehold_store::{Host, SystemHost};
@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 
+use crate::suite::{self, Fixture};
 use crate::support::{
     self, bucket, claim, config, folder, lease, of, op_names, ops, places, relaxed, remote, send_all,
     snapshot,
@@ -50,7 +51,7 @@ impl Host for TokioHost {
         SystemHost.spawn(work)
     }
 
-    fn spawn_apart(&self, _name: &str, work: BoxFuture<'static, ()>) -> Running {
+    fn spawn_thread(&self, _name: &str, work: BoxFuture<'static, ()>) -> Running {
         SystemHost.spawn(work)
     }
 }
@@ -71,7 +72,7 @@ fn node(config: OutpostConfig) -> Node {
 fn strict() -> Node {
     let node = node(config());
     assert_eq!(node.spool.config().consistency, Consistency::Strict);
-    node.spool.learn_time(bucket(0)).unwrap();
+    node.spool.record_bucket_time(bucket(0)).unwrap();
     node
 }
 
@@ -85,7 +86,7 @@ async fn pass(duration: Duration) {
 
 impl Node {
     fn worker(&self) -> Worker {
-        Worker::at(Arc::new(self.spool.clone()), self.spool.host().clone(), "w1").unwrap()
+        Worker::from_source(Arc::new(self.spool.clone()), self.spool.host().clone(), "w1").unwrap()
     }
 
     fn submit(&self, task_type: &str, input: Value) -> TaskId {
@@ -94,7 +95,7 @@ impl Node {
 
     fn get(&self, id: &TaskId) -> (Task, NodeLocation) {
         let there = self.spool.get(id).unwrap().expect("the task is here");
-        (there.task, there.place)
+        (there.task, there.location)
     }
 
     fn task(&self, id: &TaskId) -> Task {
@@ -124,12 +125,12 @@ async fn stop((shutdown, running): AtWork) -> Counts {
 }
 
 /// A handler that starts, records when it is asked to stop, and never ends.
-fn endless(worker: Worker, told: &Arc<AtomicU64>) -> Worker {
-    let told = told.clone();
+fn endless(worker: Worker, stops: &Arc<AtomicU64>) -> Worker {
+    let stops = stops.clone();
     let run = move |context: Context, _: Value| {
-        let told = told.clone();
+        let stops = stops.clone();
         async move {
-            let _ended = Ended(told);
+            let _ended = Ended(stops);
             context.cancelled().await;
             std::future::pending::<std::result::Result<Value, TaskError>>().await
         }
@@ -162,42 +163,20 @@ async fn a_relaxed_node_works_without_any_bucket() {
         assert_eq!((task.output(), place), (Some(&json!(2 * number)), NodeLocation::Completed));
         assert_eq!(places(&node.spool, id), ["completed"]);
     }
-    assert_eq!(node.get(&wrong).1, NodeLocation::Failed, "what does not fit the handler fails for good");
+    assert_eq!(node.get(&wrong).1, NodeLocation::Failed, "what does not fit the handler fails permanently");
     assert_eq!(node.get(&other).1, NodeLocation::Pending, "a task of an unhandled type stays");
-    let mut told = BTreeMap::<String, u64>::new();
+    let mut counts = BTreeMap::<String, u64>::new();
     for name in op_names(&node.spool) {
-        *told.entry(name).or_default() += 1;
+        *counts.entry(name).or_default() += 1;
     }
-    let told: Vec<_> = told.iter().map(|(name, times)| (name.as_str(), *times)).collect();
-    assert_eq!(told, [("claim", 21), ("complete", 20), ("fail", 1), ("submit", 22)]);
+    let counts: Vec<_> = counts.iter().map(|(name, times)| (name.as_str(), *times)).collect();
+    assert_eq!(counts, [("claim", 21), ("complete", 20), ("fail", 1), ("submit", 22)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_fails_is_followed_by_another_after_a_pause() {
+async fn a_task_that_fails_permanently_stays_for_an_operator() {
     let node = node(relaxed());
-    let id = node.submit("work", json!(null));
-    let began = tokio::time::Instant::now();
-    let counts = work(&node, "work", |context, _| async move {
-        assert_eq!(u64::from(context.attempt()), context.epoch());
-        match context.attempt() {
-            1 => Err(TaskError::Retry("not yet".into())),
-            2 => panic!("oh"),
-            attempt => Ok(json!(attempt)),
-        }
-    })
-    .await;
-    assert_eq!((counts.started, counts.put_back, counts.completed), (3, 2, 1));
-    let passed = began.elapsed();
-    assert!((secs(24)..secs(45)).contains(&passed), "10 s and 20 s, with jitter: {passed:?}");
-    let task = node.task(&id);
-    assert_eq!((task.attempt, task.output()), (3, Some(&json!(3))));
-    assert!(task.error.unwrap().contains("the handler panicked: oh"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_task_that_fails_for_good_stays_for_an_operator() {
-    let node = node(relaxed());
-    let often = node.spool.submit(NewTask { max_attempts: 2, ..support::order() }).unwrap();
+    let often = node.spool.submit(NewTask { max_attempts: Some(2), ..support::order() }).unwrap();
     let at_once = node.submit("never", json!(null));
     let worker = node
         .worker()
@@ -217,11 +196,11 @@ async fn a_task_that_fails_for_good_stays_for_an_operator() {
     work(&node, "huge", |_, _| async { Ok(json!("x".repeat(3_000_000))) }).await;
     let (task, place) = node.get(&huge);
     assert_eq!(place, NodeLocation::Failed);
-    assert!(task.error.unwrap().contains("output"), "an output that is too large fails for good");
+    assert!(task.error.unwrap().contains("output"), "an output that is too large fails permanently");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_task_has_the_bound_of_attempts_of_its_handler() {
+async fn a_failed_task_has_the_attempt_limit_of_its_handler() {
     let node = node(relaxed());
     let id = node.submit("work", json!(null));
     work(&node, "work", |context, _| async move {
@@ -241,52 +220,16 @@ async fn a_failed_task_has_the_bound_of_attempts_of_its_handler() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_is_snoozed_comes_again_without_an_attempt() {
-    let node = node(relaxed());
-    let id = node.submit("work", json!(null));
-    let runs = Arc::new(AtomicU64::new(0));
-    let counted = runs.clone();
-    let began = tokio::time::Instant::now();
-    work(&node, "work", move |context, _| {
-        let run = counted.fetch_add(1, Relaxed);
-        async move {
-            assert_eq!(context.attempt(), 1);
-            if run == 0 { Err(TaskError::Snooze(secs(30))) } else { Ok(json!("done")) }
-        }
-    })
-    .await;
-    assert_eq!(runs.load(Relaxed), 2);
-    assert!(began.elapsed() >= secs(30));
-    assert_eq!(node.task(&id).status(), Status::Completed);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_task_that_is_cancelled_while_it_runs_is_stopped() {
-    let (node, told) = (node(relaxed()), Arc::new(AtomicU64::new(0)));
-    let id = node.submit("work", json!(null));
-    let at_work = start(endless(node.worker(), &told));
-    pass(secs(1)).await;
-    assert!(matches!(node.get(&id).1, NodeLocation::Leased(_)));
-    node.spool.cancel(&id).unwrap();
-    pass(secs(6)).await;
-    assert_eq!(told.load(Relaxed), 1, "soon, not only at the next heartbeat");
-    let (task, place) = node.get(&id);
-    assert_eq!((task.status(), place), (Status::Cancelled, NodeLocation::Failed));
-    let counts = stop(at_work).await;
-    assert_eq!((counts.started, counts.cancelled), (1, 1));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_handler_that_has_lost_its_task_is_stopped_and_writes_nothing() {
-    let (node, told) = (node(relaxed()), Arc::new(AtomicU64::new(0)));
+    let (node, stops) = (node(relaxed()), Arc::new(AtomicU64::new(0)));
     let id = node.submit("work", json!(null));
-    let at_work = start(endless(node.worker(), &told));
+    let at_work = start(endless(node.worker(), &stops));
     pass(secs(1)).await;
     let held = lease(&node.spool, &id).unwrap();
     assert!(node.spool.revoke(&id, &held.lease_id, false).unwrap());
     let before = snapshot(node.spool.root());
     pass(secs(6)).await;
-    assert_eq!(told.load(Relaxed), 1);
+    assert_eq!(stops.load(Relaxed), 1);
     let counts = stop(at_work).await;
     assert_eq!((counts.started, counts.lost, counts.put_back), (1, 1, 0));
     assert_eq!(snapshot(node.spool.root()), before);
@@ -318,7 +261,7 @@ async fn a_result_that_comes_after_the_task_was_lost_is_only_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_run_is_kept_alive() {
+async fn heartbeats_renew_the_lease_of_a_long_run() {
     let node = node(relaxed());
     let id = node.submit("work", json!(null));
     let worker = node.worker().handle("work", async |_: Context, _: Value| {
@@ -343,7 +286,7 @@ async fn a_long_run_is_kept_alive() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_task_of_a_dead_worker_is_waited_for() {
+async fn the_task_of_a_crashed_worker_is_waited_for() {
     let node = node(relaxed());
     let id = node.submit("work", json!(null));
     claim(&node.spool, &id, "dead").unwrap();
@@ -353,30 +296,6 @@ async fn the_task_of_a_dead_worker_is_waited_for() {
     assert_eq!((counts.started, counts.completed), (1, 1));
     let task = node.task(&id);
     assert_eq!((task.epoch, task.attempt, task.output()), (2, 2, Some(&json!(2))));
-}
-
-#[tokio::test(start_paused = true)]
-async fn two_workers_share_what_there_is() {
-    let node = node(relaxed());
-    let ids: Vec<_> = (0..60).map(|number| node.submit("work", json!(number))).collect();
-    let ran = Arc::new(Mutex::new(BTreeMap::<u64, u64>::new()));
-    let worker = || {
-        let ran = ran.clone();
-        let run = move |_: Context, number: u64| {
-            *ran.lock().unwrap().entry(number).or_default() += 1;
-            async {
-                pass(secs(1)).await;
-                Ok::<_, TaskError>(())
-            }
-        };
-        node.worker().handle("work", run).unwrap()
-    };
-    let (one, two) = tokio::join!(worker().run_until_empty(), worker().run_until_empty());
-    let (one, two) = (one.unwrap(), two.unwrap());
-    assert_eq!(one.completed + two.completed, 60);
-    assert!(one.completed > 0 && two.completed > 0);
-    assert!(ran.lock().unwrap().values().all(|times| *times == 1));
-    assert!(ids.iter().all(|id| node.get(id).1 == NodeLocation::Completed));
 }
 
 #[tokio::test(start_paused = true)]
@@ -392,67 +311,6 @@ async fn a_new_task_is_found_soon() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_is_stopped_lets_handlers_finish_and_then_releases_its_tasks() {
-    let (node, told) = (node(relaxed()), Arc::new(AtomicU64::new(0)));
-    let quick = node.submit("quick", json!(null));
-    let slow = node.submit("work", json!(null));
-    let worker = endless(node.worker(), &told).handle("quick", async |_: Context, _: Value| {
-        pass(secs(20)).await;
-        Ok::<_, TaskError>(())
-    });
-    let at_work = start(worker.unwrap());
-    pass(secs(1)).await;
-    at_work.0.drain();
-    pass(secs(1)).await;
-    let late = node.submit("quick", json!(null));
-    let counts = stop(at_work).await;
-    assert_eq!((counts.started, counts.completed, counts.put_back), (2, 1, 1));
-    assert_eq!(told.load(Relaxed), 1);
-    assert_eq!(node.get(&quick).1, NodeLocation::Completed);
-    let (task, place) = node.get(&slow);
-    assert_eq!(
-        (task.attempt, task.status(), place),
-        (0, Status::Pending, NodeLocation::Pending),
-        "no attempt is lost"
-    );
-    assert_eq!(node.get(&late).1, NodeLocation::Pending, "nothing new is begun");
-    assert_eq!(op_names(&node.spool).iter().filter(|name| *name == "release").count(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_worker_that_is_aborted_releases_its_tasks_at_once() {
-    let (node, told) = (node(relaxed()), Arc::new(AtomicU64::new(0)));
-    let id = node.submit("work", json!(null));
-    let at_work = start(endless(node.worker(), &told));
-    pass(secs(1)).await;
-    let began = tokio::time::Instant::now();
-    at_work.0.abort();
-    stop(at_work).await;
-    assert!(began.elapsed() < secs(1));
-    assert_eq!((node.get(&id).1, told.load(Relaxed)), (NodeLocation::Pending, 1));
-}
-
-/// The handler ignores the stop: then nothing may be written, and the lease expires.
-#[tokio::test(start_paused = true)]
-async fn a_handler_that_does_not_stop_keeps_its_task_from_others() {
-    let node = node(relaxed());
-    let id = node.submit("work", json!(null));
-    let worker = node
-        .worker()
-        .handle_awaited("work", async |_: Context, _: Value| {
-            std::future::pending::<std::result::Result<(), TaskError>>().await
-        })
-        .unwrap();
-    let at_work = start(worker);
-    pass(secs(1)).await;
-    at_work.0.abort();
-    let counts = stop(at_work).await;
-    assert_eq!((counts.started, counts.lost), (1, 1));
-    assert!(matches!(node.get(&id).1, NodeLocation::Leased(_)));
-    assert!(claim(&node.spool, &id, "w2").is_none());
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_strict_node_starts_nothing_that_the_bucket_has_not_confirmed() {
     let node = strict();
     let ids: Vec<_> = (0..3).map(|_| node.submit("work", json!(null))).collect();
@@ -463,8 +321,8 @@ async fn a_strict_node_starts_nothing_that_the_bucket_has_not_confirmed() {
     pass(secs(40)).await;
     assert!(ids.iter().all(|id| node.get(id).1 == NodeLocation::Pending), "and are released");
     pass(Duration::from_hours(6)).await;
-    let told = op_names(&node.spool).len();
-    assert!(told < 3 + 6 * 30, "{told} operations in an outbox that is never emptied");
+    let op_count = op_names(&node.spool).len();
+    assert!(op_count < 3 + 6 * 30, "{op_count} operations in an outbox that is never emptied");
     let counts = stop(at_work).await;
     assert_eq!(counts, Counts::default());
     assert!(ids.iter().all(|id| node.task(id).attempt == 0));
@@ -537,8 +395,8 @@ async fn a_strict_node_starts_what_the_bucket_confirms_with_its_epoch() {
     let at_work = start(worker.unwrap());
     pass(secs(10)).await;
     let claims: Vec<_> =
-        ops(&node.spool).into_iter().filter(|op| matches!(op.deed, OpKind::Claim { .. })).collect();
-    let lease_id = claims[0].deed.lease_id().unwrap().clone();
+        ops(&node.spool).into_iter().filter(|op| matches!(op.kind, OpKind::Claim { .. })).collect();
+    let lease_id = claims[0].kind.lease_id().unwrap().clone();
     let (confirmed, _) = checked_out(&node, 9);
     let confirmed = Task { lease_id: Some(lease_id.clone()), attempt: 2, ..confirmed };
     assert!(node.spool.confirm(&task.id, &lease_id, &confirmed).unwrap());
@@ -565,26 +423,55 @@ async fn a_claim_that_the_bucket_refuses_is_not_run() {
     assert!(places(&node.spool, &id).is_empty());
 }
 
-/// Runs on real threads for blocking work and heartbeats.
-#[tokio::test(flavor = "multi_thread")]
-async fn it_works_on_a_real_machine() {
-    let data = folder();
-    let spool = support::real(data.path());
-    let ids: Vec<_> = (0..30).map(|_| spool.submit(support::order()).unwrap()).collect();
-    let worker = || {
-        let worker = Worker::at(Arc::new(spool.clone()), spool.host().clone(), "w1").unwrap();
-        worker.handle("work", async |_: Context, _: Value| Ok::<_, TaskError>("done")).unwrap()
-    };
-    let (one, two) = tokio::join!(worker().run_until_empty(), worker().run_until_empty());
-    assert_eq!(one.unwrap().completed + two.unwrap().completed, 30);
-    assert!(ids.iter().all(|id| places(&spool, id) == ["completed"]));
+/// A spool on the real machine, without a bucket.
+struct SpoolFixture {
+    _data: TempDir,
+    spool: Spool,
 }
 
-#[tokio::test(start_paused = true)]
-async fn options_of_buckets_are_refused() {
-    let node = node(relaxed());
-    let inbox = Some(leasehold_worker::InboxLease::default());
-    let worker = node.worker().handle("work", async |_: Context, _: Value| Ok::<_, TaskError>(())).unwrap();
-    let error = worker.options(WorkerOptions { inbox, ..WorkerOptions::default() }).run_until_empty().await;
-    assert_eq!(error.unwrap_err().kind(), Kind::Invalid);
+impl Fixture for SpoolFixture {
+    fn worker(&self, id: &str) -> Worker {
+        Worker::from_source(Arc::new(self.spool.clone()), self.spool.host().clone(), id).unwrap()
+    }
+
+    fn options(&self) -> WorkerOptions {
+        WorkerOptions::default()
+    }
+
+    fn submit(&self, task: NewTask) -> BoxFuture<'_, TaskId> {
+        let id = self.spool.submit(task).unwrap();
+        Box::pin(async move { id })
+    }
+
+    fn get(&self, id: TaskId) -> BoxFuture<'_, Task> {
+        let task = self.spool.get(&id).unwrap().expect("the task is here").task;
+        Box::pin(async { task })
+    }
+
+    fn cancel(&self, id: TaskId) -> BoxFuture<'_, ()> {
+        self.spool.cancel(&id).unwrap();
+        Box::pin(async {})
+    }
+
+    fn hold(&self, id: TaskId) -> BoxFuture<'_, ()> {
+        claim(&self.spool, &id, "other").unwrap();
+        Box::pin(async {})
+    }
+
+    fn revoke(&self, id: TaskId) -> BoxFuture<'_, ()> {
+        let held = lease(&self.spool, &id).unwrap();
+        assert!(self.spool.revoke(&id, &held.lease_id, false).unwrap());
+        Box::pin(async {})
+    }
+}
+
+/// Runs on real threads for blocking work and heartbeats.
+#[tokio::test(flavor = "multi_thread")]
+async fn over_a_spool() {
+    suite::run(|| {
+        let data = folder();
+        let spool = support::real(data.path());
+        Box::pin(async { Arc::new(SpoolFixture { _data: data, spool }) as Arc<dyn Fixture> })
+    })
+    .await;
 }

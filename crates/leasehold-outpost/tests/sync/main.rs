@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
 mod checkouts;
+mod cluster;
 mod edges;
-mod field;
 mod reconnecting;
 mod syncing;

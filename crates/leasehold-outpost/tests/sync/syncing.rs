@@ -5,31 +5,31 @@ use leasehold_core::limits::DISK_LEASE_STALE;
 use leasehold_core::outpost::Consistency::{Relaxed, Strict};
 use leasehold_core::{Event, HexName, Name, Status};
 use leasehold_outpost::SupervisorOptions;
-use leasehold_queue::UpdateOutcome;
+use leasehold_queue::Transition;
 use leasehold_store::{Purpose, Verb};
 use leasehold_worker::Shutdown;
 use serde_json::json;
 use std::time::Duration;
 
-use crate::field::{Field, minutes, order};
+use crate::cluster::{TestCluster, minutes, order};
 
 #[tokio::test]
 async fn of_five_thousand_tasks_the_ten_free_ones_are_found() {
-    let field = Field::new(Strict).await;
+    let cluster = TestCluster::new(Strict).await;
     let worker = Name::checked("worker id", "others").unwrap();
     let tasks: Vec<_> = stream::iter(0..5_000_u32)
-        .map(|_| async { field.submit().await })
+        .map(|_| async { cluster.submit().await })
         .buffer_unordered(32)
         .collect()
         .await;
     for (number, id) in tasks.iter().enumerate().skip(10) {
-        let seen = field.queue.see(Purpose::Admin, id).await.unwrap().unwrap();
+        let snapshot = cluster.queue.load(Purpose::Admin, id).await.unwrap().unwrap();
         let lease_id = HexName::from_random(number as u128);
         let claim = Event::Claim { worker: worker.clone(), lease_id, lease: Duration::from_hours(10) };
-        let advanced = field.queue.advance(Purpose::Admin, &seen, &claim, "others").await.unwrap();
-        assert!(matches!(advanced, UpdateOutcome::Done(_)));
+        let updated = cluster.queue.update_if(Purpose::Admin, &snapshot, &claim, "others").await.unwrap();
+        assert!(matches!(updated, Transition::Done(_)));
     }
-    let mut node = field.node("pi-1");
+    let mut node = cluster.node("pi-1");
     assert_eq!(node.sync().await.mirrored, 10);
     let found = node.spool.poll(100, &|_| true).unwrap();
     assert_eq!(found.len(), 10);
@@ -37,12 +37,12 @@ async fn of_five_thousand_tasks_the_ten_free_ones_are_found() {
 }
 
 #[tokio::test]
-async fn more_than_a_page_of_waiting_tasks_comes_a_window_at_a_time() {
-    let field = Field::new(Strict).await;
+async fn more_than_a_page_of_pending_tasks_is_copied_a_window_at_a_time() {
+    let cluster = TestCluster::new(Strict).await;
     for _ in 0..1_200 {
-        field.submit().await;
+        cluster.submit().await;
     }
-    let mut node = field.node("pi-1");
+    let mut node = cluster.node("pi-1");
     let window = SupervisorOptions::default().window;
     assert_eq!(node.sync().await.mirrored, window as u64);
     for _ in 0..50 {
@@ -50,65 +50,65 @@ async fn more_than_a_page_of_waiting_tasks_comes_a_window_at_a_time() {
         let held: Vec<_> = found.iter().filter_map(|id| node.claim(id)).collect();
         node.sync().await;
         for held in held {
-            assert!(node.spool.standing(&held).unwrap().confirmed);
+            assert!(node.spool.lease_status(&held).unwrap().confirmed);
             node.complete(&held, 1);
         }
         node.sync().await;
-        if field.queue.stats().await.unwrap().due == 0 {
+        if cluster.queue.stats().await.unwrap().due == 0 {
             break;
         }
     }
     node.sync().await;
-    assert_eq!(field.queue.stats().await.unwrap().due, 0);
+    assert_eq!(cluster.queue.stats().await.unwrap().due, 0);
 }
 
 #[tokio::test]
 async fn nothing_is_deleted_from_the_bucket_because_it_is_missing_here() {
-    let field = Field::new(Relaxed).await;
-    let (mut a, mut b) = (field.node("a"), field.node("b"));
+    let cluster = TestCluster::new(Relaxed).await;
+    let (mut a, mut b) = (cluster.node("a"), cluster.node("b"));
     a.sync().await;
     let id = b.spool.submit(order()).unwrap();
     b.sync().await;
     a.sync().await;
-    assert_eq!(field.get(&id).await.status(), Status::Pending);
+    assert_eq!(cluster.get(&id).await.status(), Status::Pending);
     assert!(a.spool.get(&id).unwrap().is_some(), "and it came here");
     // Its folder is lost.
     std::fs::remove_dir_all(a.spool.root().join("pending")).unwrap();
     a.sync().await;
-    assert_eq!(field.get(&id).await.status(), Status::Pending);
+    assert_eq!(cluster.get(&id).await.status(), Status::Pending);
 }
 
 #[tokio::test]
 async fn copies_of_tasks_that_other_workers_hold_are_removed() {
-    let field = Field::new(Strict).await;
-    let id = field.submit().await;
-    let (mut a, mut b) = (field.node("a"), field.node("b"));
+    let cluster = TestCluster::new(Strict).await;
+    let id = cluster.submit().await;
+    let (mut a, mut b) = (cluster.node("a"), cluster.node("b"));
     a.sync().await;
     b.sync().await;
     let held = a.claim(&id).unwrap();
     a.sync().await;
-    assert!(a.spool.standing(&held).unwrap().confirmed);
-    field.pass(Duration::from_secs(61));
+    assert!(a.spool.lease_status(&held).unwrap().confirmed);
+    cluster.advance(Duration::from_secs(61));
     assert_eq!(b.sync().await.forgotten, 1);
     assert!(b.spool.get(&id).unwrap().is_none());
 }
 
 #[tokio::test]
 async fn the_copy_of_a_dead_process_is_removed_when_another_worker_has_ended_the_task() {
-    let field = Field::new(Strict).await;
-    let id = field.submit().await;
-    let (mut a, mut b) = (field.node("a"), field.node("b"));
+    let cluster = TestCluster::new(Strict).await;
+    let id = cluster.submit().await;
+    let (mut a, mut b) = (cluster.node("a"), cluster.node("b"));
     a.sync().await;
     a.claim(&id).unwrap();
     a.sync().await;
-    field.pass(Duration::from_secs(601));
+    cluster.advance(Duration::from_secs(601));
     // No worker here claims it any longer, but its claim in the bucket may still be ours.
     b.sync().await;
     let held = b.claim(&id).unwrap();
     b.sync().await;
     b.complete(&held, 1);
     b.sync().await;
-    assert_eq!(field.get(&id).await.status(), Status::Completed);
+    assert_eq!(cluster.get(&id).await.status(), Status::Completed);
     assert!(a.spool.get(&id).unwrap().is_some());
     assert_eq!(a.sync().await.forgotten, 1);
     assert!(a.spool.get(&id).unwrap().is_none());
@@ -117,69 +117,69 @@ async fn the_copy_of_a_dead_process_is_removed_when_another_worker_has_ended_the
 #[tokio::test]
 async fn the_task_of_a_dead_node_is_run_by_another_node() {
     for consistency in [Strict, Relaxed] {
-        let field = Field::new(consistency).await;
-        let id = field.submit().await;
-        let mut dead = field.node("dead");
+        let cluster = TestCluster::new(consistency).await;
+        let id = cluster.submit().await;
+        let mut dead = cluster.node("dead");
         dead.sync().await;
         dead.claim(&id).unwrap();
         dead.sync().await;
-        assert_eq!(field.get(&id).await.status(), Status::Running);
+        assert_eq!(cluster.get(&id).await.status(), Status::Running);
         drop(dead);
-        let mut other = field.node("other");
-        let (began, mut done) = (field.queue.now().unwrap().earliest, false);
+        let mut other = cluster.node("other");
+        let (began, mut done) = (cluster.queue.now().unwrap().earliest, false);
         let cycle = SupervisorOptions::default().cycle;
         while !done {
-            field.pass(Duration::from_secs(20));
+            cluster.advance(Duration::from_secs(20));
             other.sync().await;
             if let Some(held) = other.spool.poll(1, &|_| true).unwrap().first().and_then(|id| other.claim(id))
             {
                 other.sync().await;
-                assert!(other.spool.standing(&held).unwrap().confirmed);
+                assert!(other.spool.lease_status(&held).unwrap().confirmed);
                 other.complete(&held, 1);
                 other.sync().await;
                 done = true;
             }
-            let passed = field.queue.now().unwrap().earliest.since(began);
+            let passed = cluster.queue.now().unwrap().earliest.since(began);
             assert!(passed <= DISK_LEASE_STALE + cycle, "{consistency:?}: {passed:?}");
         }
-        let task = field.get(&id).await;
+        let task = cluster.get(&id).await;
         assert_eq!((task.status(), task.epoch), (Status::Completed, 2));
     }
 }
 
 #[tokio::test]
 async fn a_strict_node_without_the_bucket_starts_only_what_was_checked_out() {
-    let field = Field::new(Strict).await;
-    let (first, second) = (field.submit().await, field.submit().await);
-    let mut node = field.node("pi-1");
-    let until = field.queue.now().unwrap().earliest.plus(minutes(60));
+    let cluster = TestCluster::new(Strict).await;
+    let (first, second) = (cluster.submit().await, cluster.submit().await);
+    let mut node = cluster.node("pi-1");
+    let until = cluster.queue.now().unwrap().earliest.plus(minutes(60));
     assert_eq!(node.supervisor.check_out(1, None, until).await.unwrap(), 1);
     node.sync().await;
     node.cut();
     let mut started = Vec::new();
     for id in [first, second] {
         let held = node.claim(&id).unwrap();
-        if node.spool.standing(&held).unwrap().confirmed {
+        if node.spool.lease_status(&held).unwrap().confirmed {
             node.complete(&held, 1);
             started.push(id);
         }
     }
     assert_eq!(started.len(), 1);
-    field.pass(minutes(10));
-    node.mend();
+    cluster.advance(minutes(10));
+    node.reconnect();
     node.sync().await;
-    assert_eq!(field.get(&started[0]).await.status(), Status::Completed);
+    assert_eq!(cluster.get(&started[0]).await.status(), Status::Completed);
 }
 
 #[tokio::test]
 async fn an_idle_hour_makes_few_requests() {
-    let field = Field::new(Strict).await;
-    let node = field.node("pi-1");
+    let cluster = TestCluster::new(Strict).await;
+    let node = cluster.node("pi-1");
     let client = node.client.clone();
     let shutdown = Shutdown::default();
     let running = node.supervisor.run(shutdown.clone());
     let hour = async {
-        field.let_pass(Duration::from_hours(1)).await;
+        cluster.run_for(Duration::from_hours(1)).await;
         shutdown.drain();
     };
     let (synced, ()) = futures::join!(running, hour);
@@ -194,28 +194,28 @@ async fn an_idle_hour_makes_few_requests() {
 
 #[tokio::test]
 async fn clocks_that_are_two_hours_off_neither_steal_nor_lose() {
-    let field = Field::new(Relaxed).await;
-    let id = field.submit().await;
-    let mut node = field.node("pi-1");
+    let cluster = TestCluster::new(Relaxed).await;
+    let id = cluster.submit().await;
+    let mut node = cluster.node("pi-1");
     node.sync().await;
     let mut held = node.claim(&id).unwrap();
     for seconds in [7_200, -14_400, 7_200] {
-        field.host.jump_wall(seconds);
+        cluster.host.jump_wall(seconds);
         assert!(node.claim(&id).is_none(), "its holder lives");
         node.spool.heartbeat(&mut held).unwrap();
         node.sync().await;
-        assert_eq!(field.get(&id).await.status(), Status::Running);
+        assert_eq!(cluster.get(&id).await.status(), Status::Running);
     }
-    assert_eq!(field.get(&id).await.epoch, 1);
+    assert_eq!(cluster.get(&id).await.epoch, 1);
     node.complete(&held, 1);
     node.sync().await;
-    assert_eq!(field.get(&id).await.output(), Some(&json!(1)));
+    assert_eq!(cluster.get(&id).await.output(), Some(&json!(1)));
 }
 
 #[tokio::test]
 async fn a_missing_folder_is_an_error() {
-    let field = Field::new(Relaxed).await;
-    let mut node = field.node("pi-1");
+    let cluster = TestCluster::new(Relaxed).await;
+    let mut node = cluster.node("pi-1");
     std::fs::remove_dir_all(node.spool.root()).unwrap();
     let error = node.supervisor.sync().await.unwrap_err();
     assert!(error.to_string().contains("the folder of the outpost is missing"), "{error}");

@@ -11,20 +11,20 @@ use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
 use super::Cache;
-use crate::assemble::{failed, is_still_at};
+use crate::assemble::{io_error, is_still_at};
 
 /// Most bytes to read from the file; a name is far shorter.
 const NAME_BYTES_MAX: u64 = 1_024;
 
-/// Marks a cache as served, as long as this value lives.
+/// Lock that marks a cache as served, as long as this value lives.
 #[derive(Debug)]
-pub struct ServingMark {
+pub struct ServingLock {
     path: PathBuf,
     /// Holds the lock as long as it is open.
     _file: File,
 }
 
-impl Drop for ServingMark {
+impl Drop for ServingLock {
     fn drop(&mut self) {
         // A file that stays is ignored once its lock is gone.
         let _ = fs::remove_file(&self.path);
@@ -33,7 +33,7 @@ impl Drop for ServingMark {
 
 impl Cache {
     /// Marks this cache as served under a name; fails if another process serves it. Blocks.
-    pub fn serve_as(&self, name: &Name) -> Result<ServingMark> {
+    pub fn serve_as(&self, name: &Name) -> Result<ServingLock> {
         // Keeps readers out, whose shared lock on `serving` would be in our way.
         let _lock = self.lock()?;
         let path = self.root().join("serving");
@@ -54,8 +54,8 @@ impl Cache {
                 }
             }
         };
-        match marked().map_err(|error| failed("write", &path, error))? {
-            Some(file) => Ok(ServingMark { path, _file: file }),
+        match marked().map_err(|error| io_error("write", &path, error))? {
+            Some(file) => Ok(ServingLock { path, _file: file }),
             None => Err(Error::new(
                 Kind::Unavailable,
                 format!(

@@ -18,7 +18,7 @@ pub struct FetchOptions {
     /// Most bytes requested per second.
     pub bytes_per_sec: Option<u64>,
     /// Time without a piece after which a fetch requests blocks from the origin that are assigned to other nodes.
-    pub patience: Duration,
+    pub idle_timeout: Duration,
 }
 
 impl Default for FetchOptions {
@@ -28,7 +28,7 @@ impl Default for FetchOptions {
             leases: ManagerConfig { leases_per_origin: 2 * ORIGIN_REQUESTS_MAX, ..ManagerConfig::default() },
             memory_bytes_max: 96 * 1_024 * 1_024,
             bytes_per_sec: None,
-            patience: Duration::from_secs(5),
+            idle_timeout: Duration::from_secs(5),
         }
     }
 }
@@ -58,11 +58,11 @@ pub enum FetchEvent {
         bytes_total: u64,
     },
     /// A peer failed or sent corrupt data.
-    Blamed {
+    PeerFailed {
         /// Id of the peer.
         peer: String,
-        /// Reason.
-        why: String,
+        /// Reason for the failure.
+        reason: String,
     },
 }
 

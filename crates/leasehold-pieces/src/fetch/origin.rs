@@ -36,7 +36,7 @@ impl Origin {
                 Ranged::Changed => *self.version() = None,
                 Ranged::Missing => {
                     let message = format!("the data of the artifact is missing: there is no `{}`", self.key);
-                    return Err(Error::new(Kind::Corrupt, message).about(Reason::Missing));
+                    return Err(Error::new(Kind::Corrupt, message).with_reason(Reason::Missing));
                 }
             }
         }

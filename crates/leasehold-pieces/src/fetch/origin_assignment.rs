@@ -35,7 +35,7 @@ impl OriginAssignment {
         me: Option<&PeerId>,
         others: BTreeSet<PeerId>,
         idle: Duration,
-        patience: Duration,
+        idle_timeout: Duration,
     ) -> PieceMap {
         // A single block is not worth waiting for another node.
         if others.is_empty() || self.pieces <= self.block_pieces {
@@ -49,7 +49,7 @@ impl OriginAssignment {
         }
         let mut allowed = PieceMap::none(self.pieces);
         for (block, rank) in (0..).zip(&self.ranks) {
-            if patience * *rank <= idle {
+            if idle_timeout * *rank <= idle {
                 let first: u32 = block * self.block_pieces;
                 (first..self.pieces.min(first + self.block_pieces)).for_each(|piece| {
                     allowed.insert(piece);
@@ -79,13 +79,13 @@ impl OriginAssignment {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(2);
+    const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
     fn nodes(names: &[&str]) -> BTreeSet<PeerId> {
         names.iter().map(|name| PeerId::from(*name)).collect()
     }
 
-    fn duties() -> OriginAssignment {
+    fn assignment() -> OriginAssignment {
         OriginAssignment::new(ArtifactId::blake3([7; 32]), &PieceCut::usual(256 * 1_024 * 1_024).unwrap())
     }
 
@@ -95,43 +95,43 @@ mod tests {
         let mut covered = PieceMap::none(256);
         for name in names {
             let allowed =
-                duties().allowed(Some(&PeerId::from(name)), nodes(&names), Duration::ZERO, PATIENCE);
+                assignment().allowed(Some(&PeerId::from(name)), nodes(&names), Duration::ZERO, IDLE_TIMEOUT);
             assert!(allowed.count() > 0, "{name} has nothing to do");
-            assert!(!covered.meets(&allowed), "two nodes have one block");
-            covered.insert_all(&allowed);
+            assert!(!covered.intersects(&allowed), "two nodes have one block");
+            covered.union_with(&allowed);
         }
         assert!(covered.is_full());
     }
 
     #[test]
     fn a_single_node_gets_everything_and_one_that_does_not_serve_waits() {
-        assert!(duties().allowed(None, nodes(&[]), Duration::ZERO, PATIENCE).is_full());
-        assert_eq!(duties().allowed(None, nodes(&["a"]), Duration::ZERO, PATIENCE).count(), 0);
-        assert!(duties().allowed(None, nodes(&["a"]), PATIENCE, PATIENCE).is_full());
+        assert!(assignment().allowed(None, nodes(&[]), Duration::ZERO, IDLE_TIMEOUT).is_full());
+        assert_eq!(assignment().allowed(None, nodes(&["a"]), Duration::ZERO, IDLE_TIMEOUT).count(), 0);
+        assert!(assignment().allowed(None, nodes(&["a"]), IDLE_TIMEOUT, IDLE_TIMEOUT).is_full());
     }
 
     #[test]
     fn a_single_block_is_fetched_by_every_node() {
         let mut small =
             OriginAssignment::new(ArtifactId::blake3([7; 32]), &PieceCut::usual(BLOCK_BYTES).unwrap());
-        assert!(small.allowed(None, nodes(&["a", "b"]), Duration::ZERO, PATIENCE).is_full());
+        assert!(small.allowed(None, nodes(&["a", "b"]), Duration::ZERO, IDLE_TIMEOUT).is_full());
     }
 
     #[test]
     fn blocks_fall_to_the_next_node_with_time() {
         let me = PeerId::from("a");
         let others = nodes(&["a", "b", "c"]);
-        let share = |idle| duties().allowed(Some(&me), others.clone(), idle, PATIENCE).count();
-        assert!(share(Duration::ZERO) < share(PATIENCE));
-        assert!(share(PATIENCE) < share(PATIENCE * 2));
-        assert_eq!(share(PATIENCE * 2), 256);
+        let share = |idle| assignment().allowed(Some(&me), others.clone(), idle, IDLE_TIMEOUT).count();
+        assert!(share(Duration::ZERO) < share(IDLE_TIMEOUT));
+        assert!(share(IDLE_TIMEOUT) < share(IDLE_TIMEOUT * 2));
+        assert_eq!(share(IDLE_TIMEOUT * 2), 256);
     }
 
     #[test]
     fn a_node_that_leaves_changes_only_its_own_share() {
         let me = PeerId::from("a");
-        let before = duties().allowed(Some(&me), nodes(&["a", "b", "c"]), Duration::ZERO, PATIENCE);
-        let mut after = duties().allowed(Some(&me), nodes(&["a", "b"]), Duration::ZERO, PATIENCE);
+        let before = assignment().allowed(Some(&me), nodes(&["a", "b", "c"]), Duration::ZERO, IDLE_TIMEOUT);
+        let mut after = assignment().allowed(Some(&me), nodes(&["a", "b"]), Duration::ZERO, IDLE_TIMEOUT);
         after.keep(&before);
         assert_eq!(after, before);
     }

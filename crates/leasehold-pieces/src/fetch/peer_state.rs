@@ -11,15 +11,15 @@ use crate::peer::PeerClient;
 use crate::peers::Peer;
 
 /// Back-off after a failure of a source; each failure doubles it.
-const FAILED_PAUSE_MIN: Duration = Duration::from_millis(100);
-const FAILED_PAUSE_MAX: Duration = Duration::from_secs(2);
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 /// Failed requests for its piece map after which a peer is excluded.
-const SILENCE_MAX: u32 = 3;
+const MAP_FAILURES_MAX: u32 = 3;
 
 /// Pause between two requests for a peer's piece map: short while the map grows, long when it does not change.
-const HAVE_EVERY_MIN: Duration = Duration::from_millis(200);
-const HAVE_EVERY_MAX: Duration = Duration::from_secs(2);
+const MAP_INTERVAL_MIN: Duration = Duration::from_millis(200);
+const MAP_INTERVAL_MAX: Duration = Duration::from_secs(2);
 
 /// State of a peer besides its leases.
 pub(super) struct PeerState {
@@ -28,36 +28,36 @@ pub(super) struct PeerState {
     pub(super) have: Option<PieceMap>,
     /// True once it has answered a request for its piece map.
     pub(super) has_answered: bool,
-    pub(super) silences: u32,
-    pub(super) every: Duration,
-    pub(super) rest: Rest,
+    pub(super) map_failures: u32,
+    pub(super) map_interval: Duration,
+    pub(super) backoff: Backoff,
 }
 
 /// Back-off of a source after failures.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Rest {
+pub(super) struct Backoff {
     pub(super) until: Duration,
     /// Failures in a row; concurrent failures count as one.
     pub(super) failures: u32,
 }
 
-impl Rest {
+impl Backoff {
     pub(super) fn is_over(self, now: Duration) -> bool {
         now >= self.until
     }
 
     pub(super) fn failed(&mut self, now: Duration) {
         if self.is_over(now) {
-            let pause = FAILED_PAUSE_MIN.saturating_mul(1 << self.failures.min(16));
-            self.until = now + pause.min(FAILED_PAUSE_MAX);
+            let pause = BACKOFF_MIN.saturating_mul(1 << self.failures.min(16));
+            self.until = now + pause.min(BACKOFF_MAX);
             self.failures += 1;
         }
     }
 }
 
 impl Fetch<'_> {
-    pub(super) fn told_peers(&mut self, peers: Result<Vec<Peer>>) {
-        self.is_told_of_peers = true;
+    pub(super) fn on_peers(&mut self, peers: Result<Vec<Peer>>) {
+        self.has_peer_list = true;
         self.is_listing = false;
         let peers = match peers {
             Ok(peers) => peers,
@@ -66,25 +66,25 @@ impl Fetch<'_> {
         self.announced = peers.iter().map(|peer| peer.id.clone()).collect();
         for peer in peers {
             let is_same = |left: &Arc<PeerClient>| Arc::ptr_eq(left, &peer.client);
-            if self.known.contains_key(&peer.id) || self.left_out.get(&peer.id).is_some_and(is_same) {
+            if self.peer_states.contains_key(&peer.id) || self.excluded.get(&peer.id).is_some_and(is_same) {
                 continue;
             }
-            self.left_out.remove(&peer.id);
-            let known = PeerState {
+            self.excluded.remove(&peer.id);
+            let state = PeerState {
                 source: Source::Peer(peer.client.clone()),
                 have: None,
                 has_answered: false,
-                silences: 0,
-                every: HAVE_EVERY_MIN,
-                rest: Rest::default(),
+                map_failures: 0,
+                map_interval: MAP_INTERVAL_MIN,
+                backoff: Backoff::default(),
             };
-            self.known.insert(peer.id.clone(), known);
-            self.ask_what_it_has(peer.id, Duration::ZERO);
+            self.peer_states.insert(peer.id.clone(), state);
+            self.request_piece_map(peer.id, Duration::ZERO);
         }
     }
 
-    fn ask_what_it_has(&mut self, id: PeerId, after: Duration) {
-        let Some(PeerState { source: Source::Peer(peer), .. }) = self.known.get(&id) else { return };
+    fn request_piece_map(&mut self, id: PeerId, after: Duration) {
+        let Some(PeerState { source: Source::Peer(peer), .. }) = self.peer_states.get(&id) else { return };
         let (peer, pause) = (peer.clone(), self.host.sleep(after));
         let (artifact, cut) = (self.assembly.manifest().artifact.clone(), self.assembly.manifest().cut);
         self.events.push(Box::pin(async move {
@@ -94,51 +94,52 @@ impl Fetch<'_> {
         }));
     }
 
-    pub(super) fn told_have(&mut self, id: &PeerId, have: Result<Option<PieceMap>>) {
+    pub(super) fn on_piece_map(&mut self, id: &PeerId, have: Result<Option<PieceMap>>) {
         let now = self.now();
-        let Some(known) = self.known.get_mut(id) else { return };
+        let Some(state) = self.peer_states.get_mut(id) else { return };
         let have = match have {
             Ok(have) => have,
             Err(error) => {
-                known.silences += 1;
-                let (silences, every) = (known.silences, known.every);
-                self.blame(id, error.to_string());
-                if silences >= SILENCE_MAX {
-                    return self.leave_out(id);
+                state.map_failures += 1;
+                let (map_failures, map_interval) = (state.map_failures, state.map_interval);
+                self.report_failure(id, error.to_string());
+                if map_failures >= MAP_FAILURES_MAX {
+                    return self.exclude(id);
                 }
-                return self.ask_what_it_has(id.clone(), every);
+                return self.request_piece_map(id.clone(), map_interval);
             }
         };
-        known.silences = 0;
-        known.has_answered = true;
+        state.map_failures = 0;
+        state.has_answered = true;
         // A peer that has removed the artifact has none of its pieces.
-        let have = have.or_else(|| known.have.as_ref().map(|before| PieceMap::none(before.len())));
-        let is_new = have.is_some() && have != known.have;
-        known.every = if is_new { HAVE_EVERY_MIN } else { (known.every * 2).min(HAVE_EVERY_MAX) };
-        let every = known.every;
-        let told = match have.clone().filter(|_| is_new) {
+        let have = have.or_else(|| state.have.as_ref().map(|before| PieceMap::none(before.len())));
+        let is_new = have.is_some() && have != state.have;
+        state.map_interval =
+            if is_new { MAP_INTERVAL_MIN } else { (state.map_interval * 2).min(MAP_INTERVAL_MAX) };
+        let map_interval = state.map_interval;
+        let updated = match have.clone().filter(|_| is_new) {
             None => Ok(()),
-            Some(map) if known.have.is_none() => self.manager.add_peer(id.clone(), PeerKind::Peer, map, now),
+            Some(map) if state.have.is_none() => self.manager.add_peer(id.clone(), PeerKind::Peer, map, now),
             Some(map) => self.manager.update_have(id, map, now),
         };
-        if let Err(error) = told {
-            self.blame(id, error.to_string());
-            return self.leave_out(id);
+        if let Err(error) = updated {
+            self.report_failure(id, error.to_string());
+            return self.exclude(id);
         }
         let is_complete = have.as_ref().is_some_and(PieceMap::is_full);
-        if let Some(known) = self.known.get_mut(id).filter(|_| have.is_some()) {
-            known.have = have;
+        if let Some(state) = self.peer_states.get_mut(id).filter(|_| have.is_some()) {
+            state.have = have;
         }
         if !is_complete {
-            self.ask_what_it_has(id.clone(), every);
+            self.request_piece_map(id.clone(), map_interval);
         }
     }
 
-    fn leave_out(&mut self, id: &PeerId) {
-        if let Some(PeerState { source: Source::Peer(client), .. }) = self.known.remove(id) {
-            self.left_out.insert(id.clone(), client);
+    fn exclude(&mut self, id: &PeerId) {
+        if let Some(PeerState { source: Source::Peer(client), .. }) = self.peer_states.remove(id) {
+            self.excluded.insert(id.clone(), client);
         }
         let ended = self.manager.remove_peer(id, self.now());
-        self.give_up(&ended);
+        self.abort_unneeded(&ended);
     }
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use leasehold_core::piece::manager::FailureKind;
-use leasehold_core::piece::{PieceCut, PieceRequest};
+use leasehold_core::piece::{PieceCut, PieceLease};
 use leasehold_core::{ArtifactId, Error};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -31,21 +31,21 @@ impl Source {
         &self,
         artifact: &ArtifactId,
         cut: PieceCut,
-        lease: &PieceRequest,
+        lease: &PieceLease,
         so_far: Arc<AtomicU64>,
     ) -> BoxFuture<'static, Result<Bytes, TransferError>> {
         let (artifact, pieces) = (artifact.clone(), lease.pieces.clone());
         match self.clone() {
             Source::Origin(origin) => Box::pin(async move {
                 let range = cut.bytes_of_run(&pieces);
-                let asked = range.end - range.start;
+                let expected = range.end - range.start;
                 let bytes = origin.read(range).await;
                 let bytes =
                     bytes.map_err(|error| TransferError { kind: FailureKind::NetworkError, error })?;
-                if bytes.len() as u64 == asked {
+                if bytes.len() as u64 == expected {
                     return Ok(bytes);
                 }
-                let message = format!("the store returned {} of {asked} bytes", bytes.len());
+                let message = format!("the store returned {} of {expected} bytes", bytes.len());
                 let error = Error::new(leasehold_core::Kind::Corrupt, message);
                 Err(TransferError { kind: FailureKind::InvalidData, error })
             }),

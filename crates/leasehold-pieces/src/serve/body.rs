@@ -8,39 +8,38 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use hyper::body::{Body, Frame, SizeHint};
+use leasehold_http::{Connection, SendRateLimiter};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::line::Connection;
-use super::pace::SendPacer;
-use super::tally::Tally;
+use super::counters::ServerCounters;
 
 /// Bytes that are sent in turns under the rate limit. Dropping it marks the response as handed over to hyper.
-pub(super) struct AnswerBody {
+pub(super) struct ResponseBody {
     rest: Bytes,
-    pace: Option<Arc<SendPacer>>,
+    rate_limit: Option<Arc<SendRateLimiter>>,
     /// Wait for the next turn, and the number of bytes to send then.
     turn: Option<(BoxFuture<'static, ()>, usize)>,
-    tally: Tally,
-    line: Arc<Connection>,
+    counters: ServerCounters,
+    connection: Arc<Connection>,
 }
 
-impl AnswerBody {
+impl ResponseBody {
     pub(super) fn new(
         bytes: Bytes,
-        pace: Option<Arc<SendPacer>>,
-        tally: Tally,
-        line: Arc<Connection>,
+        rate_limit: Option<Arc<SendRateLimiter>>,
+        counters: ServerCounters,
+        connection: Arc<Connection>,
     ) -> Self {
-        Self { rest: bytes, pace, turn: None, tally, line }
+        Self { rest: bytes, rate_limit, turn: None, counters, connection }
     }
 
     /// Waits for a turn, if there is a rate limit; returns the number of bytes that may be sent.
     fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<usize> {
-        let Some(pace) = &self.pace else { return Poll::Ready(self.rest.len()) };
+        let Some(rate_limit) = &self.rate_limit else { return Poll::Ready(self.rest.len()) };
         let (wait, bytes) = self.turn.get_or_insert_with(|| {
-            let bytes = pace.part_bytes().min(self.rest.len());
-            let wait = pace.take_turn(bytes);
-            (if wait.is_zero() { Box::pin(async {}) } else { pace.sleep(wait) }, bytes)
+            let bytes = rate_limit.part_bytes().min(self.rest.len());
+            let wait = rate_limit.take_turn(bytes);
+            (if wait.is_zero() { Box::pin(async {}) } else { rate_limit.sleep(wait) }, bytes)
         });
         ready!(wait.as_mut().poll(context));
         let bytes = *bytes;
@@ -49,7 +48,7 @@ impl AnswerBody {
     }
 }
 
-impl Body for AnswerBody {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -62,7 +61,7 @@ impl Body for AnswerBody {
         }
         let bytes = ready!(self.poll_turn(context));
         let part = self.rest.split_to(bytes);
-        self.tally.count(|served| served.bytes += part.len() as u64);
+        self.counters.count(|counts| counts.bytes += part.len() as u64);
         Poll::Ready(Some(Ok(Frame::data(part))))
     }
 
@@ -75,24 +74,24 @@ impl Body for AnswerBody {
     }
 }
 
-impl Drop for AnswerBody {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
-        self.line.handed_over();
+        self.connection.body_handed_over();
     }
 }
 
 /// Bytes that release their upload slot when the last part of them is freed: while a client does not read its response, the
 /// connection holds parts of it, and with them all of its memory.
-pub(super) fn holding(bytes: Bytes, slot: OwnedSemaphorePermit) -> Bytes {
-    Bytes::from_owner(Held { bytes, _slot: slot })
+pub(super) fn with_upload_slot(bytes: Bytes, slot: OwnedSemaphorePermit) -> Bytes {
+    Bytes::from_owner(BytesWithSlot { bytes, _slot: slot })
 }
 
-struct Held {
+struct BytesWithSlot {
     bytes: Bytes,
     _slot: OwnedSemaphorePermit,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for BytesWithSlot {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }

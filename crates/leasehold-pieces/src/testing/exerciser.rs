@@ -20,7 +20,7 @@
 use bytes::Bytes;
 use leasehold_core::piece::{PieceCut, PieceMap};
 use leasehold_core::{ArtifactId, Error, Name, Result};
-use leasehold_pieces::serve::Shelf;
+use leasehold_pieces::serve::PieceSource;
 use leasehold_pieces::{
     Announcement, ArtifactStore, Cache, FetchEvent, FetchOptions, Peers, PieceServer, ServeOptions,
 };
@@ -60,9 +60,9 @@ async fn run(node: &Node, artifact: &ArtifactId) -> Result<()> {
         artifacts = artifacts.with_peers(Peers::new(node.client.clone(), None, name.as_ref()));
     }
     let bytes_per_sec = number(&node.words, "rate")?;
-    artifacts = artifacts.fetching(FetchOptions { bytes_per_sec, ..FetchOptions::default() });
+    artifacts = artifacts.with_fetch_options(FetchOptions { bytes_per_sec, ..FetchOptions::default() });
     let limit = number(&node.words, "limit")?;
-    let hear = move |event| match event {
+    let on_event = move |event| match event {
         FetchEvent::Progress { bytes, .. } => {
             if let Some(limit) = limit {
                 let before = getrlimit(Resource::Fsize);
@@ -70,22 +70,22 @@ async fn run(node: &Node, artifact: &ArtifactId) -> Result<()> {
             }
             println!("progress {bytes}");
         }
-        FetchEvent::Blamed { peer, why } => println!("blamed {peer} {why}"),
+        FetchEvent::PeerFailed { peer, reason } => println!("blamed {peer} {reason}"),
     };
     let fetching = async {
         println!("ready");
         if node.words.contains_key("wait") {
             input(1).await;
         }
-        let held = match artifacts.fetch(artifact, &hear).await {
-            Ok((cached, told)) => {
+        let held = match artifacts.fetch(artifact, &on_event).await {
+            Ok((cached, fetched)) => {
                 println!(
                     "fetched origin={} peers={} twice={} resumed={} requests={}",
-                    told.origin_bytes,
-                    told.peer_bytes,
-                    told.duplicate_bytes,
-                    told.resumed_bytes,
-                    told.origin_requests
+                    fetched.origin_bytes,
+                    fetched.peer_bytes,
+                    fetched.duplicate_bytes,
+                    fetched.resumed_bytes,
+                    fetched.origin_requests
                 );
                 Some(cached)
             }
@@ -117,20 +117,20 @@ async fn run(node: &Node, artifact: &ArtifactId) -> Result<()> {
 
 async fn serve(node: &Node, name: &Name) -> Result<(PieceServer, Announcement)> {
     let is_corrupt = node.words.contains_key("corrupt");
-    let shelf: Arc<dyn Shelf> =
+    let source: Arc<dyn PieceSource> =
         if is_corrupt { Arc::new(Corrupt(node.cache.clone())) } else { Arc::new(node.cache.clone()) };
     let clock = node.client.clone();
     let host: Arc<dyn Host> = Arc::new(SystemHost);
     let server =
-        PieceServer::bind(shelf, ServeOptions::default(), host, Arc::new(move || clock.now())).await?;
-    let announcement = Announcement::make(&node.client, name, server.addr()).await?;
+        PieceServer::bind(source, ServeOptions::default(), host, Arc::new(move || clock.now())).await?;
+    let announcement = Announcement::claim(&node.client, name, server.addr()).await?;
     Ok((server, announcement))
 }
 
 /// Serves the pieces of a cache with one flipped bit.
 struct Corrupt(Cache);
 
-impl Shelf for Corrupt {
+impl PieceSource for Corrupt {
     fn have(&self, artifact: &ArtifactId) -> Option<(PieceCut, PieceMap)> {
         self.0.have(artifact)
     }

@@ -11,8 +11,8 @@ use leasehold_pieces::{Algorithm, ArtifactStore, Cache, FetchEvent, Manifest, Pu
 use leasehold_store::testing::FakeHost;
 use leasehold_store::{Client, OpenOptions, Purpose, Store, When};
 
-use crate::process::{Process, told};
-use crate::support::{Ground, contents};
+use crate::process::{Process, number_in};
+use crate::support::{TestCluster, contents};
 
 const PIECE_BYTES: u32 = 32_768;
 
@@ -21,20 +21,20 @@ fn small() -> PublishOptions {
 }
 
 /// Publishes artifacts of these sizes.
-async fn publish(ground: &Ground, sizes: &[u64]) -> Vec<(ArtifactId, Vec<u8>)> {
-    let publisher = ground.node("publisher");
+async fn publish(cluster: &TestCluster, sizes: &[u64]) -> Vec<(ArtifactId, Vec<u8>)> {
+    let publisher = cluster.node("publisher");
     let mut all = Vec::new();
     for size in sizes {
-        let (path, bytes) = ground.file(*size);
+        let (path, bytes) = cluster.file(*size);
         let there = publisher.publish(&path, &small()).await.unwrap();
         all.push((there.manifest.artifact, bytes));
     }
     all
 }
 
-fn limited(ground: &Ground, bytes_max: u64) -> ArtifactStore {
-    let cache = Cache::open(ground.directory.path().join("caches/limited"), Some(bytes_max)).unwrap();
-    ArtifactStore::new(ground.client(), cache)
+fn limited(cluster: &TestCluster, bytes_max: u64) -> ArtifactStore {
+    let cache = Cache::open(cluster.directory.path().join("caches/limited"), Some(bytes_max)).unwrap();
+    ArtifactStore::new(cluster.client(), cache)
 }
 
 fn directory(node: &ArtifactStore, artifact: &ArtifactId) -> PathBuf {
@@ -56,10 +56,10 @@ fn a_new_cache_is_for_this_user_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_that_want_the_same_artifact_share_one_download() {
-    let ground = Ground::new();
-    let (artifact, bytes) = publish(&ground, &[4_000_000]).await.remove(0);
+    let cluster = TestCluster::new();
+    let (artifact, bytes) = publish(&cluster, &[4_000_000]).await.remove(0);
     let tasks = (0..6).map(|_| {
-        let (node, artifact) = (ground.node("shared"), artifact.clone());
+        let (node, artifact) = (cluster.node("shared"), artifact.clone());
         tokio::spawn(async move { node.fetch(&artifact, &|_| ()).await.unwrap() })
     });
     let mut downloaded = 0;
@@ -73,11 +73,11 @@ async fn tasks_that_want_the_same_artifact_share_one_download() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_that_want_the_same_artifact_share_one_download() {
-    let ground = Ground::new();
-    let store = ground.directory.path().join("store");
+    let cluster = TestCluster::new();
+    let store = cluster.directory.path().join("store");
     let client = Client::open(store.to_str().unwrap(), &OpenOptions::default()).unwrap();
-    let cache = ground.directory.path().join("caches/both");
-    let (path, bytes) = ground.file(4_000_000);
+    let cache = cluster.directory.path().join("caches/both");
+    let (path, bytes) = cluster.file(4_000_000);
     let node = ArtifactStore::new(client, Cache::open(&cache, None).unwrap());
     let artifact = node.publish(&path, &small()).await.unwrap().manifest.artifact;
     let mut both: Vec<_> = (0..2)
@@ -89,7 +89,7 @@ async fn processes_that_want_the_same_artifact_share_one_download() {
     both.iter_mut().for_each(Process::release);
     let outcomes: Vec<String> = both.iter_mut().map(Process::outcome).collect();
     assert_eq!(
-        outcomes.iter().map(|outcome| told(outcome, "origin")).sum::<u64>(),
+        outcomes.iter().map(|outcome| number_in(outcome, "origin")).sum::<u64>(),
         4_000_000,
         "{outcomes:?}"
     );
@@ -98,9 +98,9 @@ async fn processes_that_want_the_same_artifact_share_one_download() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_least_recently_used_artifact_is_removed_first() {
-    let ground = Ground::new();
-    let artifacts = publish(&ground, &[100_001, 100_002, 100_003, 100_004, 100_005]).await;
-    let node = limited(&ground, 310_000);
+    let cluster = TestCluster::new();
+    let artifacts = publish(&cluster, &[100_001, 100_002, 100_003, 100_004, 100_005]).await;
+    let node = limited(&cluster, 310_000);
     let is_here = |at: usize| directory(&node, &artifacts[at].0).join("data").exists();
     for (artifact, _) in &artifacts[..3] {
         node.fetch(artifact, &|_| ()).await.unwrap();
@@ -115,9 +115,9 @@ async fn the_least_recently_used_artifact_is_removed_first() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_artifact_larger_than_the_cache_and_a_cache_in_use_are_different_errors() {
-    let ground = Ground::new();
-    let artifacts = publish(&ground, &[100_001, 100_002, 200_000]).await;
-    let node = limited(&ground, 150_000);
+    let cluster = TestCluster::new();
+    let artifacts = publish(&cluster, &[100_001, 100_002, 200_000]).await;
+    let node = limited(&cluster, 150_000);
     let error = node.fetch(&artifacts[2].0, &|_| ()).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid);
     assert!(error.to_string().contains("raise its limit"), "{error}");
@@ -134,12 +134,12 @@ async fn an_artifact_larger_than_the_cache_and_a_cache_in_use_are_different_erro
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_artifact_in_use_is_never_evicted() {
-    let ground = Ground::new();
+    let cluster = TestCluster::new();
     let sizes: Vec<u64> = (0..12).map(|at| 90_000 + at).collect();
-    let artifacts = Arc::new(publish(&ground, &sizes).await);
+    let artifacts = Arc::new(publish(&cluster, &sizes).await);
     let mut tasks = Vec::new();
     for task in 0..4_usize {
-        let (node, artifacts) = (limited(&ground, 500_000), artifacts.clone());
+        let (node, artifacts) = (limited(&cluster, 500_000), artifacts.clone());
         tasks.push(tokio::spawn(async move {
             let mut fetched = 0;
             for round in 0..60_usize {
@@ -160,7 +160,7 @@ async fn an_artifact_in_use_is_never_evicted() {
     for task in tasks {
         assert!(task.await.unwrap() > 30);
     }
-    let node = limited(&ground, 500_000);
+    let node = limited(&cluster, 500_000);
     let held: u64 = artifacts
         .iter()
         .filter_map(|(artifact, _)| fs::metadata(directory(&node, artifact).join("data")).ok())
@@ -172,9 +172,9 @@ async fn an_artifact_in_use_is_never_evicted() {
 /// Detected by the modification time, without reading the file. A process that holds the file keeps it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_was_modified_on_the_disk_is_fetched_again() {
-    let ground = Ground::new();
-    let (artifact, bytes) = publish(&ground, &[1_000_000]).await.remove(0);
-    let node = ground.node("a");
+    let cluster = TestCluster::new();
+    let (artifact, bytes) = publish(&cluster, &[1_000_000]).await.remove(0);
+    let node = cluster.node("a");
     for is_held in [false, true] {
         let (cached, _) = node.fetch(&artifact, &|_| ()).await.unwrap();
         let path = cached.path().to_owned();
@@ -198,16 +198,16 @@ async fn a_file_that_was_modified_on_the_disk_is_fetched_again() {
 }
 
 /// Replaces the manifest of an artifact.
-async fn forge(ground: &Ground, artifact: &ArtifactId, change: impl FnOnce(&mut Manifest)) {
-    let mut manifest = ground.node("publisher").manifest(artifact).await.unwrap();
+async fn forge(cluster: &TestCluster, artifact: &ArtifactId, change: impl FnOnce(&mut Manifest)) {
+    let mut manifest = cluster.node("publisher").manifest(artifact).await.unwrap();
     change(&mut manifest);
     let body = ManifestRecord::Kept(manifest).write(artifact, HexName::from_random(1));
-    ground.store.put(&keys::manifest(artifact), body, &When::Always).await.unwrap();
+    cluster.store.put(&keys::manifest(artifact), body, &When::Always).await.unwrap();
 }
 
-async fn replace_data(ground: &Ground, artifact: &ArtifactId, bytes: Vec<u8>) {
+async fn replace_data(cluster: &TestCluster, artifact: &ArtifactId, bytes: Vec<u8>) {
     let key = keys::artifact_data(artifact);
-    ground.store.put(&key, Bytes::from(bytes), &When::Always).await.unwrap();
+    cluster.store.put(&key, Bytes::from(bytes), &When::Always).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -216,17 +216,17 @@ async fn a_manifest_whose_whole_is_another_is_corrupt_and_leaves_nothing() {
     for (algorithm, words) in
         [(Algorithm::Blake3, "do not match the artifact id"), (Algorithm::Sha256, "the manifest is corrupt")]
     {
-        let (ground, options) = (Ground::new(), PublishOptions { algorithm, ..small() });
-        let (path, mut bytes) = ground.file(300_000);
-        let publisher = ground.node("publisher");
+        let (cluster, options) = (TestCluster::new(), PublishOptions { algorithm, ..small() });
+        let (path, mut bytes) = cluster.file(300_000);
+        let publisher = cluster.node("publisher");
         let artifact = publisher.publish(&path, &options).await.unwrap().manifest.artifact;
         // Other data, and the hashes of its pieces: each piece matches the manifest.
         bytes[0] ^= 1;
         fs::write(&path, &bytes).unwrap();
         let pieces = publisher.publish(&path, &options).await.unwrap().manifest.pieces;
-        forge(&ground, &artifact, |manifest| manifest.pieces = pieces).await;
-        replace_data(&ground, &artifact, bytes).await;
-        let (client, cache) = (ground.client(), ground.directory.path().join("caches/reader"));
+        forge(&cluster, &artifact, |manifest| manifest.pieces = pieces).await;
+        replace_data(&cluster, &artifact, bytes).await;
+        let (client, cache) = (cluster.client(), cluster.directory.path().join("caches/reader"));
         let node = ArtifactStore::new(client.clone(), Cache::open(cache, None).unwrap());
         let error = node.fetch(&artifact, &|_| ()).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Corrupt);
@@ -238,26 +238,26 @@ async fn a_manifest_whose_whole_is_another_is_corrupt_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn data_that_is_not_what_the_manifest_says_ends_the_fetch() {
-    let ground = Ground::new();
-    let (artifact, mut bytes) = publish(&ground, &[300_000]).await.remove(0);
+async fn data_that_does_not_match_the_manifest_ends_the_fetch() {
+    let cluster = TestCluster::new();
+    let (artifact, mut bytes) = publish(&cluster, &[300_000]).await.remove(0);
     bytes[200_000] ^= 1;
-    replace_data(&ground, &artifact, bytes).await;
+    replace_data(&cluster, &artifact, bytes).await;
     let blamed = std::sync::Mutex::new(Vec::new());
-    let hear = |event| {
-        if let FetchEvent::Blamed { peer, .. } = event {
+    let on_event = |event| {
+        if let FetchEvent::PeerFailed { peer, .. } = event {
             blamed.lock().unwrap().push(peer);
         }
     };
-    let node = ground.node("reader");
-    let error = node.fetch(&artifact, &hear).await.unwrap_err();
+    let node = cluster.node("reader");
+    let error = node.fetch(&artifact, &on_event).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Corrupt);
     assert!(error.to_string().contains("in the store is corrupt: piece 6"), "{error}");
     assert_eq!(*blamed.lock().unwrap(), ["(origin)", "(origin)"]);
     assert!(!directory(&node, &artifact).join("data").exists());
     // With its own request counts: one manifest, the run, and the corrupt piece once more.
-    let client = ground.client();
-    let node = ArtifactStore::new(client.clone(), ground.cache("counted"));
+    let client = cluster.client();
+    let node = ArtifactStore::new(client.clone(), cluster.cache("counted"));
     node.fetch(&artifact, &|_| ()).await.unwrap_err();
     let requests: u64 = client
         .ledger()
@@ -271,11 +271,11 @@ async fn data_that_is_not_what_the_manifest_says_ends_the_fetch() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_may_not_grow_is_a_clear_error_and_gets_no_name() {
-    let ground = Ground::new();
-    let store = ground.directory.path().join("store");
+    let cluster = TestCluster::new();
+    let store = cluster.directory.path().join("store");
     let client = Client::open(store.to_str().unwrap(), &OpenOptions::default()).unwrap();
-    let cache = ground.directory.path().join("caches/small");
-    let (path, bytes) = ground.file(4_000_000);
+    let cache = cluster.directory.path().join("caches/small");
+    let (path, bytes) = cluster.file(4_000_000);
     let node = ArtifactStore::new(client, Cache::open(&cache, None).unwrap());
     let artifact = node.publish(&path, &small()).await.unwrap().manifest.artifact;
     let mut process = Process::start(&store, &cache, artifact.as_str(), &["limit=1000000"]);
@@ -289,19 +289,19 @@ async fn a_file_that_may_not_grow_is_a_clear_error_and_gets_no_name() {
 
 /// On a host whose time passes as soon as a task sleeps.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_makes_no_progress_is_not_waited_for_for_ever() {
-    let ground = Ground::new();
-    let (artifact, _) = publish(&ground, &[1_000_000]).await.remove(0);
-    let cache = ground.cache("a");
+async fn waiting_for_a_process_without_progress_times_out() {
+    let cluster = TestCluster::new();
+    let (artifact, _) = publish(&cluster, &[1_000_000]).await.remove(0);
+    let cache = cluster.cache("a");
     let directory = cache.root().join(artifact.as_str());
     fs::create_dir_all(&directory).unwrap();
     let journal = fs::File::create(directory.join("journal")).unwrap();
     rustix::fs::flock(&journal, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    let client = Client::new(ground.store.clone(), Arc::new(FakeHost::new()));
+    let client = Client::new(cluster.store.clone(), Arc::new(FakeHost::new()));
     let node = ArtifactStore::new(client, cache);
     let error = node.fetch(&artifact, &|_| ()).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
     assert!(error.to_string().ends_with("has made no progress for 6 minutes; end it and retry"), "{error}");
     drop(journal);
-    ground.node("a").fetch(&artifact, &|_| ()).await.unwrap();
+    cluster.node("a").fetch(&artifact, &|_| ()).await.unwrap();
 }

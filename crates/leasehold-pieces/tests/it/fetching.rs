@@ -4,16 +4,16 @@ use leasehold_core::ArtifactId;
 use leasehold_pieces::{ArtifactStore, Cache, PublishOptions};
 use std::fs;
 
-use crate::support::{Ground, contents};
+use crate::support::{TestCluster, contents};
 
 const SIZES: [u64; 9] = [0, 1, 32_767, 32_768, 32_769, 1_048_575, 1_048_576, 1_048_577, 2_097_153];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_of_every_odd_size_come_from_the_store() {
-    let ground = Ground::new();
-    let node = ground.node("alone");
+    let cluster = TestCluster::new();
+    let node = cluster.node("alone");
     for size in SIZES {
-        let (path, bytes) = ground.file(size);
+        let (path, bytes) = cluster.file(size);
         let published = node.publish(&path, &PublishOptions::default()).await.unwrap();
         assert!(!published.was_there);
         let (cached, fetched) = node.fetch(&published.manifest.artifact, &|_| ()).await.unwrap();
@@ -33,24 +33,24 @@ async fn files_of_every_odd_size_come_from_five_peers_without_the_store() {
 }
 
 async fn come_from(peers: &[&str]) {
-    let ground = Ground::new();
+    let cluster = TestCluster::new();
     let mut artifacts = Vec::new();
-    let publisher = ground.node("publisher");
+    let publisher = cluster.node("publisher");
     for size in SIZES {
-        let (path, bytes) = ground.file(size);
+        let (path, bytes) = cluster.file(size);
         let options = PublishOptions { piece_bytes: Some(32_768), ..PublishOptions::default() };
         let there = publisher.publish(&path, &options).await.unwrap();
         artifacts.push((there.manifest.artifact, bytes));
     }
     let mut serving = Vec::new();
     for name in peers {
-        let node = ground.node(name);
+        let node = cluster.node(name);
         for (artifact, _) in &artifacts {
             node.fetch(artifact, &|_| ()).await.unwrap();
         }
-        serving.push(ground.serve(name).await);
+        serving.push(cluster.serve(name).await);
     }
-    let node = ground.node_with_peers("reader");
+    let node = cluster.node_with_peers("reader");
     for (artifact, bytes) in &artifacts {
         let (cached, fetched) = node.fetch(artifact, &|_| ()).await.unwrap();
         assert_eq!(contents(cached.path()), *bytes, "{}", bytes.len());
@@ -63,12 +63,12 @@ async fn come_from(peers: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_least_recently_used_artifacts_are_removed_and_only_as_many_as_needed() {
-    let ground = Ground::new();
-    let cache = Cache::open(ground.directory.path().join("small"), Some(250_000)).unwrap();
-    let node = ArtifactStore::new(ground.client(), cache.clone());
+    let cluster = TestCluster::new();
+    let cache = Cache::open(cluster.directory.path().join("small"), Some(250_000)).unwrap();
+    let node = ArtifactStore::new(cluster.client(), cache.clone());
     let mut known = Vec::new();
     for size in 100_000..100_005 {
-        let (path, _) = ground.file(size);
+        let (path, _) = cluster.file(size);
         known.push(node.publish(&path, &PublishOptions::default()).await.unwrap().manifest.artifact);
     }
     let here = || known.iter().map(|known| cache.find(known).unwrap().is_some()).collect::<Vec<_>>();
@@ -88,8 +88,8 @@ async fn the_least_recently_used_artifacts_are_removed_and_only_as_many_as_neede
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cache_of_many_files_is_not_counted_for_each_of_them() {
-    let ground = Ground::new();
-    let root = ground.directory.path().join("many");
+    let cluster = TestCluster::new();
+    let root = cluster.directory.path().join("many");
     let cache = Cache::open(&root, Some(1_100_000)).unwrap();
     for number in 0..1_100_u16 {
         let mut hash = [0; 32];
@@ -98,9 +98,9 @@ async fn a_cache_of_many_files_is_not_counted_for_each_of_them() {
         fs::create_dir(&directory).unwrap();
         fs::write(directory.join("data"), [0; 1_000]).unwrap();
     }
-    let node = ArtifactStore::new(ground.client(), cache);
+    let node = ArtifactStore::new(cluster.client(), cache);
     for size in [500, 501] {
-        let (path, _) = ground.file(size);
+        let (path, _) = cluster.file(size);
         let artifact = node.publish(&path, &PublishOptions::default()).await.unwrap().manifest.artifact;
         node.fetch(&artifact, &|_| ()).await.unwrap();
     }

@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use leasehold_core::piece::manager::{ManagerStats, PeerStats};
 use leasehold_core::piece::{PieceCut, PieceMap};
 use leasehold_core::{ArtifactId, Kind, Name, keys};
-use leasehold_pieces::serve::Shelf;
+use leasehold_pieces::serve::PieceSource;
 use leasehold_pieces::{
     Announcement, ArtifactStore, FetchEvent, FetchOptions, Fetched, Peers, PublishOptions,
 };
 use leasehold_store::store::{Answer, Cause, Failure, Ranged};
 use leasehold_store::{Purpose, Store};
 
-use crate::support::{Ground, Serving, contents};
-use crate::villain::{Gate, Gated, Vice, Villain};
+use crate::misbehaving_peer::{Gate, Gated, MisbehavingPeer, Misbehaviour};
+use crate::support::{Serving, TestCluster, contents};
 
 const SIZE: u64 = 16 * 1_024 * 1_024 + 77;
 const PIECE_BYTES: u32 = 256 * 1_024;
@@ -27,7 +27,7 @@ const BAD: &str = "bad";
 
 /// An artifact, and four good peers that have it and wait for the gate.
 pub(crate) struct Scene {
-    pub(crate) ground: Ground,
+    pub(crate) cluster: TestCluster,
     pub(crate) artifact: ArtifactId,
     pub(crate) bytes: Vec<u8>,
     pub(crate) gate: Arc<Gate>,
@@ -40,34 +40,38 @@ impl Scene {
     }
 
     pub(crate) async fn of_size(size: u64, good: &[&str]) -> Self {
-        let ground = Ground::new();
-        let (path, bytes) = ground.file(size);
+        let cluster = TestCluster::new();
+        let (path, bytes) = cluster.file(size);
         let options = PublishOptions { piece_bytes: Some(PIECE_BYTES), ..PublishOptions::default() };
-        let published = ground.node("publisher").publish(&path, &options).await.unwrap();
+        let published = cluster.node("publisher").publish(&path, &options).await.unwrap();
         let artifact = published.manifest.artifact;
-        let mut scene = Self { ground, artifact, bytes, gate: Arc::new(Gate::default()), good: Vec::new() };
+        let mut scene = Self { cluster, artifact, bytes, gate: Arc::new(Gate::default()), good: Vec::new() };
         for name in good {
-            let node = scene.ground.node(name);
+            let node = scene.cluster.node(name);
             node.fetch(&scene.artifact, &|_| ()).await.unwrap();
-            let shelf =
-                Gated { shelf: scene.ground.cache(name), gate: scene.gate.clone(), given: AtomicU64::new(0) };
-            scene.good.push(scene.ground.serve_shelf(name, Arc::new(shelf)).await);
+            let source = Gated {
+                source: scene.cluster.cache(name),
+                gate: scene.gate.clone(),
+                given: AtomicU64::new(0),
+            };
+            scene.good.push(scene.cluster.serve_source(name, Arc::new(source)).await);
         }
         scene
     }
 
     /// Adds a peer that misbehaves, under this name.
-    pub(crate) async fn villain(&self, name: &str, vice: Vice) -> Villain {
-        let manifest = self.ground.node("publisher").manifest(&self.artifact).await.unwrap();
-        let villain = Villain::start(vice, manifest.cut, self.bytes.clone(), self.gate.clone()).await;
+    pub(crate) async fn add_bad_peer(&self, name: &str, kind: Misbehaviour) -> MisbehavingPeer {
+        let manifest = self.cluster.node("publisher").manifest(&self.artifact).await.unwrap();
+        let bad_peer =
+            MisbehavingPeer::start(kind, manifest.cut, self.bytes.clone(), self.gate.clone()).await;
         let name = Name::checked("peer id", name).unwrap();
-        Announcement::make(&self.ground.client(), &name, villain.addr).await.unwrap();
-        villain
+        Announcement::claim(&self.cluster.client(), &name, bad_peer.addr).await.unwrap();
+        bad_peer
     }
 
     /// Fetches with the options of these tests, and returns the peers that were blamed.
     pub(crate) async fn fetch(&self, reader: &str) -> (leasehold_core::Result<Fetched>, Vec<String>) {
-        self.fetch_with(self.ground.node_with_peers(reader).fetching(unhurried())).await
+        self.fetch_with(self.cluster.node_with_peers(reader).with_fetch_options(unhurried())).await
     }
 
     pub(crate) async fn fetch_with(
@@ -75,13 +79,15 @@ impl Scene {
         node: ArtifactStore,
     ) -> (leasehold_core::Result<Fetched>, Vec<String>) {
         let blamed = Mutex::new(Vec::new());
-        let hear = |event| match event {
-            FetchEvent::Blamed { peer, why } => blamed.lock().unwrap().push(format!("{peer}: {why}")),
+        let on_event = |event| match event {
+            FetchEvent::PeerFailed { peer, reason } => {
+                blamed.lock().unwrap().push(format!("{peer}: {reason}"));
+            }
             FetchEvent::Progress { pieces, pieces_total, bytes, bytes_total } => {
                 assert!(pieces <= pieces_total && bytes <= bytes_total);
             }
         };
-        let fetched = node.fetch(&self.artifact, &hear).await.map(|(cached, fetched)| {
+        let fetched = node.fetch(&self.artifact, &on_event).await.map(|(cached, fetched)| {
             assert!(contents(cached.path()) == self.bytes, "the file is wrong");
             fetched
         });
@@ -97,7 +103,7 @@ impl Scene {
 
 /// Options with timeouts that no test reaches.
 fn unhurried() -> FetchOptions {
-    let mut options = FetchOptions { patience: Duration::from_secs(30), ..FetchOptions::default() };
+    let mut options = FetchOptions { idle_timeout: Duration::from_secs(30), ..FetchOptions::default() };
     options.leases.lease_min = Duration::from_mins(1);
     options
 }
@@ -107,7 +113,7 @@ fn of<'a>(stats: &'a ManagerStats, name: &str) -> Option<&'a PeerStats> {
 }
 
 /// Fetches beside a peer that misbehaves, and makes the assertions that all cases share.
-async fn beside(vice: Vice) -> (Fetched, Vec<String>) {
+async fn fetch_beside(kind: Misbehaviour) -> (Fetched, Vec<String>) {
     let scene = Scene::new(&GOOD).await;
     scene.gate.open();
     let begun = Instant::now();
@@ -117,28 +123,32 @@ async fn beside(vice: Vice) -> (Fetched, Vec<String>) {
     scene.stop().await;
 
     let scene = Scene::new(&GOOD).await;
-    let villain = scene.villain(BAD, vice).await;
+    let bad_peer = scene.add_bad_peer(BAD, kind).await;
     let begun = Instant::now();
     let (fetched, blamed) = scene.fetch("reader").await;
-    tell(&format!("{vice:?}: {:?} with four good ones alone, {:?} beside it", alone_took, begun.elapsed()));
+    print(&format!("{kind:?}: {:?} with four good ones alone, {:?} beside it", alone_took, begun.elapsed()));
     let fetched = fetched.unwrap();
     assert_eq!((fetched.origin_bytes, fetched.peer_bytes), (0, SIZE));
     assert!(blamed.iter().all(|who| who.starts_with("bad: ")), "{blamed:?}");
     let stats = fetched.leases.as_ref().unwrap();
     for name in GOOD {
         let good = of(stats, name).unwrap();
-        assert_eq!(good.tally.corrupt + good.tally.network_errors + good.tally.timeouts, 0, "{good:?}");
-        assert_eq!(good.tally.invalid_data + good.tally.expiries, 0, "{good:?}");
+        assert_eq!(
+            good.counters.corrupt + good.counters.network_errors + good.counters.timeouts,
+            0,
+            "{good:?}"
+        );
+        assert_eq!(good.counters.invalid_data + good.counters.expiries, 0, "{good:?}");
     }
-    assert_eq!(stats.peers.iter().map(|peer| peer.tally.expiries).sum::<u32>(), 0, "{stats:?}");
-    drop(villain);
+    assert_eq!(stats.peers.iter().map(|peer| peer.counters.expiries).sum::<u32>(), 0, "{stats:?}");
+    drop(bad_peer);
     scene.stop().await;
     (fetched, blamed)
 }
 
 /// Prints to standard error, shown with `--nocapture`.
 #[expect(clippy::print_stderr, reason = "figures for information, beside what is asserted")]
-fn tell(words: &str) {
+fn print(words: &str) {
     eprintln!("{words}");
 }
 
@@ -147,48 +157,48 @@ fn bad(fetched: &Fetched) -> &PeerStats {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_flips_a_bit_in_every_piece_is_shut_out_for_corrupt_data() {
-    let (fetched, blamed) = beside(Vice::FlipsABit).await;
+async fn a_peer_that_flips_a_bit_in_every_piece_is_quarantined() {
+    let (fetched, blamed) = fetch_beside(Misbehaviour::FlipsABit).await;
     let bad = bad(&fetched);
-    assert!((1..=4).contains(&bad.tally.corrupt), "{bad:?}");
-    assert!(bad.tally.pieces == 0 && bad.is_on_parole);
+    assert!((1..=4).contains(&bad.counters.corrupt), "{bad:?}");
+    assert!(bad.counters.pieces == 0 && bad.is_on_parole);
     assert!(blamed.iter().all(|why| why.ends_with("does not match its hash")), "{blamed:?}");
     // Pieces that arrived after its quarantine are not counted.
-    assert!((bad.tally.corrupt as usize..=4).contains(&blamed.len()), "{blamed:?}");
+    assert!((bad.counters.corrupt as usize..=4).contains(&blamed.len()), "{blamed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_stalls_loses_its_pieces_to_the_others_at_the_end() {
-    let (fetched, _) = beside(Vice::Stalls).await;
-    assert_eq!(bad(&fetched).tally.pieces, 0);
+async fn a_peer_that_stalls_loses_its_pieces_to_the_others_at_the_end() {
+    let (fetched, _) = fetch_beside(Misbehaviour::Stalls).await;
+    assert_eq!(bad(&fetched).counters.pieces, 0);
     let stats = fetched.leases.as_ref().unwrap();
     assert!(stats.duplicates + stats.overtaken >= 1, "{stats:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_sends_too_few_bytes_is_blamed_and_not_asked_again() {
-    let (fetched, blamed) = beside(Vice::SendsTooFew).await;
-    assert!((1..=4).contains(&bad(&fetched).tally.invalid_data), "{fetched:?}");
+async fn a_peer_that_sends_too_few_bytes_is_blamed_and_not_asked_again() {
+    let (fetched, blamed) = fetch_beside(Misbehaviour::SendsTooFew).await;
+    assert!((1..=4).contains(&bad(&fetched).counters.invalid_data), "{fetched:?}");
     assert!(blamed.iter().all(|why| why.contains("bytes instead of")), "{blamed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_sends_too_many_bytes_is_blamed_and_not_asked_again() {
-    let (fetched, blamed) = beside(Vice::SendsTooMany).await;
-    assert!((1..=4).contains(&bad(&fetched).tally.invalid_data), "{fetched:?}");
+async fn a_peer_that_sends_too_many_bytes_is_blamed_and_not_asked_again() {
+    let (fetched, blamed) = fetch_beside(Misbehaviour::SendsTooMany).await;
+    assert!((1..=4).contains(&bad(&fetched).counters.invalid_data), "{fetched:?}");
     assert!(blamed.iter().all(|why| why.contains("bytes instead of")), "{blamed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_says_it_has_what_it_has_not_is_blamed_and_not_asked_again() {
-    let (fetched, blamed) = beside(Vice::SaysItHasAndHasNot).await;
-    assert!((1..=4).contains(&bad(&fetched).tally.invalid_data), "{fetched:?}");
+async fn a_peer_that_claims_missing_pieces_is_blamed_and_not_asked_again() {
+    let (fetched, blamed) = fetch_beside(Misbehaviour::ClaimsMissingPieces).await;
+    assert!((1..=4).contains(&bad(&fetched).counters.invalid_data), "{fetched:?}");
     assert!(blamed.iter().all(|why| why.contains("requested pieces not found")), "{blamed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_whose_map_has_the_wrong_length_is_excluded() {
-    let (fetched, blamed) = beside(Vice::SendsAMapOfWrongLength).await;
+async fn a_peer_whose_map_has_the_wrong_length_is_excluded() {
+    let (fetched, blamed) = fetch_beside(Misbehaviour::SendsAMapOfWrongLength).await;
     assert!(
         blamed.len() >= 2 && blamed.iter().all(|why| why.contains("map does not match the manifest")),
         "{blamed:?}"
@@ -197,44 +207,45 @@ async fn one_whose_map_has_the_wrong_length_is_excluded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_disconnects_in_the_middle_is_blamed_and_not_asked_again() {
-    let (fetched, blamed) = beside(Vice::Disconnects).await;
-    let tally = bad(&fetched).tally;
-    assert!((1..=4).contains(&tally.network_errors) && tally.pieces == 0, "{tally:?}");
+async fn a_peer_that_disconnects_in_the_middle_is_blamed_and_not_asked_again() {
+    let (fetched, blamed) = fetch_beside(Misbehaviour::Disconnects).await;
+    let counters = bad(&fetched).counters;
+    assert!((1..=4).contains(&counters.network_errors) && counters.pieces == 0, "{counters:?}");
     assert!(!blamed.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_is_much_slower_loses_its_pieces_and_is_not_blamed() {
-    let (fetched, blamed) = beside(Vice::IsSlow(Duration::from_millis(200))).await;
+async fn a_peer_that_is_much_slower_loses_its_pieces_and_is_not_blamed() {
+    let (fetched, blamed) = fetch_beside(Misbehaviour::IsSlow(Duration::from_millis(200))).await;
     assert_eq!(blamed, Vec::<String>::new());
     let stats = fetched.leases.as_ref().unwrap();
-    assert!(bad(&fetched).tally.pieces <= 4, "{stats:?}");
+    assert!(bad(&fetched).counters.pieces <= 4, "{stats:?}");
     assert!(stats.duplicates + stats.overtaken >= 1, "{stats:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_all_peers_are_bad_the_store_gives_everything() {
+async fn when_all_peers_are_bad_the_store_sends_everything() {
     let scene = Scene::new(&[]).await;
-    let mut villains = Vec::new();
-    for (name, vice) in [
-        ("a", Vice::FlipsABit),
-        ("b", Vice::SaysItHasAndHasNot),
-        ("c", Vice::Disconnects),
-        ("d", Vice::SendsTooFew),
+    let mut bad_peers = Vec::new();
+    for (name, kind) in [
+        ("a", Misbehaviour::FlipsABit),
+        ("b", Misbehaviour::ClaimsMissingPieces),
+        ("c", Misbehaviour::Disconnects),
+        ("d", Misbehaviour::SendsTooFew),
     ] {
-        villains.push(scene.villain(name, vice).await);
+        bad_peers.push(scene.add_bad_peer(name, kind).await);
     }
-    // Not because of the patience: a peer that fails is not waited for, not even once for every few runs.
-    let options = FetchOptions { patience: Duration::from_hours(1), ..FetchOptions::default() };
-    let (fetched, blamed) = scene.fetch_with(scene.ground.node_with_peers("reader").fetching(options)).await;
+    // Not because of the idle timeout: a peer that fails is not waited for, not even once for every few runs.
+    let options = FetchOptions { idle_timeout: Duration::from_hours(1), ..FetchOptions::default() };
+    let (fetched, blamed) =
+        scene.fetch_with(scene.cluster.node_with_peers("reader").with_fetch_options(options)).await;
     let fetched = fetched.unwrap();
     assert_eq!((fetched.origin_bytes, fetched.peer_bytes), (SIZE, 0));
     assert!(blamed.iter().all(|who| !who.starts_with("(origin)")), "{blamed:?}");
 }
 
 async fn remove_data(scene: &Scene) {
-    scene.ground.client().delete(Purpose::Fetch, &keys::artifact_data(&scene.artifact)).await.unwrap();
+    scene.cluster.client().delete(Purpose::Fetch, &keys::artifact_data(&scene.artifact)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -243,10 +254,10 @@ async fn pieces_that_the_store_has_lost_are_fetched_from_peers() {
     scene.gate.open();
     remove_data(&scene).await;
     // Also for a node with assigned blocks, which reads from the store before it has the maps of the peers.
-    let client = scene.ground.client();
+    let client = scene.cluster.client();
     let me = Name::checked("peer id", "me").unwrap();
     let peers = Peers::new(client.clone(), None, Some(&me));
-    let node = ArtifactStore::new(client, scene.ground.cache("reader")).with_peers(peers);
+    let node = ArtifactStore::new(client, scene.cluster.cache("reader")).with_peers(peers);
     let (fetched, _) = scene.fetch_with(node).await;
     assert_eq!(fetched.unwrap().peer_bytes, SIZE);
     scene.stop().await;
@@ -256,35 +267,35 @@ async fn pieces_that_the_store_has_lost_are_fetched_from_peers() {
 async fn pieces_that_no_source_has_fail_the_fetch_at_once() {
     let scene = Scene::new(&[]).await;
     remove_data(&scene).await;
-    let alone = scene.fetch_with(scene.ground.node("alone")).await.0.unwrap_err();
+    let alone = scene.fetch_with(scene.cluster.node("alone")).await.0.unwrap_err();
     assert!(alone.kind() == Kind::Corrupt && alone.to_string().contains("is missing"), "{alone}");
     // There is a peer, but it has none of the pieces.
-    let other = scene.ground.serve("other").await;
-    let options = FetchOptions { patience: Duration::from_millis(200), ..FetchOptions::default() };
-    let reader = scene.ground.node_with_peers("reader").fetching(options);
+    let other = scene.cluster.serve("other").await;
+    let options = FetchOptions { idle_timeout: Duration::from_millis(200), ..FetchOptions::default() };
+    let reader = scene.cluster.node_with_peers("reader").with_fetch_options(options);
     let error = scene.fetch_with(reader).await.0.unwrap_err();
     assert!(error.kind() == Kind::Corrupt && error.to_string().contains("is missing"), "{error}");
     other.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn peers_that_never_give_what_only_they_have_are_not_asked_for_ever() {
-    let refused = |vice| async move {
+async fn a_fetch_fails_when_the_only_peers_with_the_pieces_never_send_them() {
+    let refused = |kind| async move {
         let scene = Scene::new(&[]).await;
         remove_data(&scene).await;
-        let _villain = scene.villain(BAD, vice).await;
-        let options = FetchOptions { patience: Duration::from_millis(200), ..FetchOptions::default() };
-        let reader = scene.ground.node_with_peers("reader").fetching(options);
+        let _bad_peer = scene.add_bad_peer(BAD, kind).await;
+        let options = FetchOptions { idle_timeout: Duration::from_millis(200), ..FetchOptions::default() };
+        let reader = scene.cluster.node_with_peers("reader").with_fetch_options(options);
         let (fetched, blamed) = scene.fetch_with(reader).await;
         assert!(fetched.unwrap_err().to_string().contains("is missing"));
         // At most eight rounds of four leases, and the store.
         assert!(blamed.len() <= 33, "{}", blamed.len());
     };
     tokio::join!(
-        refused(Vice::SaysItHasAndHasNot),
-        refused(Vice::Disconnects),
-        refused(Vice::SendsTooFew),
-        refused(Vice::FlipsABit),
+        refused(Misbehaviour::ClaimsMissingPieces),
+        refused(Misbehaviour::Disconnects),
+        refused(Misbehaviour::SendsTooFew),
+        refused(Misbehaviour::FlipsABit),
     );
 }
 
@@ -310,18 +321,18 @@ impl leasehold_store::DelegatingStore for Failing {
         if self.reads.fetch_add(1, SeqCst) < self.good {
             return self.inner.get_range(key, range, unchanged);
         }
-        Box::pin(async { Err(Failure::passing(Cause::Unreached, "the store is down")) })
+        Box::pin(async { Err(Failure::transient(Cause::Unreached, "the store is down")) })
     }
 }
 
 impl Scene {
     fn failing_node(&self, name: &str, good: u64) -> ArtifactStore {
-        let store = Arc::new(Failing { inner: self.ground.store.clone(), reads: AtomicU64::new(0), good });
+        let store = Arc::new(Failing { inner: self.cluster.store.clone(), reads: AtomicU64::new(0), good });
         let client = leasehold_store::Client::new(store, Arc::new(leasehold_store::SystemHost))
-            .with_patience(Duration::from_millis(100));
+            .with_timeout(Duration::from_millis(100));
         let peers = Peers::new(client.clone(), None, None);
-        let options = FetchOptions { patience: Duration::from_millis(200), ..FetchOptions::default() };
-        ArtifactStore::new(client, self.ground.cache(name)).with_peers(peers).fetching(options)
+        let options = FetchOptions { idle_timeout: Duration::from_millis(200), ..FetchOptions::default() };
+        ArtifactStore::new(client, self.cluster.cache(name)).with_peers(peers).with_fetch_options(options)
     }
 }
 
@@ -337,7 +348,7 @@ async fn a_store_that_goes_down_in_the_middle_is_an_error_that_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn peers_go_on_when_the_store_goes_down_in_the_middle() {
+async fn a_fetch_continues_with_peers_when_the_store_goes_down() {
     let scene = Scene::new(&["good-1"]).await;
     // The peer sends nothing at first, so the fetch reads from the store, which sends a little and fails.
     let gate = scene.gate.clone();
@@ -354,16 +365,17 @@ async fn peers_go_on_when_the_store_goes_down_in_the_middle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_is_slow_but_goes_on_keeps_its_lease() {
+async fn a_slow_peer_that_makes_progress_keeps_its_lease() {
     let scene = Scene::of_size(200_000, &[]).await;
     remove_data(&scene).await;
     // Four seconds for one piece, in twenty parts, under a lease of two and a half.
-    let _villain = scene.villain("slow", Vice::IsSlow(Duration::from_millis(200))).await;
-    let mut options = FetchOptions { patience: Duration::from_millis(200), ..FetchOptions::default() };
+    let _bad_peer = scene.add_bad_peer("slow", Misbehaviour::IsSlow(Duration::from_millis(200))).await;
+    let mut options = FetchOptions { idle_timeout: Duration::from_millis(200), ..FetchOptions::default() };
     options.leases.lease_min = Duration::from_millis(2_500);
     options.leases.lease_first = Duration::ZERO;
     options.leases.lease_per_mib = Duration::ZERO;
-    let (fetched, blamed) = scene.fetch_with(scene.ground.node_with_peers("reader").fetching(options)).await;
+    let (fetched, blamed) =
+        scene.fetch_with(scene.cluster.node_with_peers("reader").with_fetch_options(options)).await;
     assert_eq!(fetched.unwrap().peer_bytes, 200_000, "{blamed:?}");
     assert!(blamed.iter().all(|who| who.starts_with("(origin)")), "{blamed:?}");
 }
@@ -402,7 +414,7 @@ struct Growing {
     asked: Arc<tokio::sync::watch::Sender<bool>>,
 }
 
-impl Shelf for Growing {
+impl PieceSource for Growing {
     fn have(&self, artifact: &ArtifactId) -> Option<(PieceCut, PieceMap)> {
         let (cut, _) = self.cache.have(artifact)?;
         let mut map = PieceMap::none(cut.pieces());
@@ -423,25 +435,25 @@ impl Shelf for Growing {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_goes_on_when_a_peer_gives_one_piece_of_it() {
+async fn a_run_continues_when_a_peer_sends_one_of_its_pieces() {
     let scene = Scene::of_size(4 * u64::from(PIECE_BYTES), &[]).await;
-    scene.ground.node("peer").fetch(&scene.artifact, &|_| ()).await.unwrap();
+    scene.cluster.node("peer").fetch(&scene.artifact, &|_| ()).await.unwrap();
     let (asked, opened) =
         (Arc::new(tokio::sync::watch::Sender::new(false)), Arc::new(tokio::sync::watch::Sender::new(false)));
-    let shelf = Growing { cache: scene.ground.cache("peer"), asked: asked.clone() };
-    let serving = scene.ground.serve_shelf("peer", Arc::new(shelf)).await;
-    let store = Arc::new(Held { inner: scene.ground.store.clone(), asked, opened: opened.clone() });
+    let source = Growing { cache: scene.cluster.cache("peer"), asked: asked.clone() };
+    let serving = scene.cluster.serve_source("peer", Arc::new(source)).await;
+    let store = Arc::new(Held { inner: scene.cluster.store.clone(), asked, opened: opened.clone() });
     let client = leasehold_store::Client::new(store, Arc::new(leasehold_store::SystemHost));
-    let options = FetchOptions { patience: Duration::from_millis(200), ..unhurried() };
-    let node = ArtifactStore::new(client.clone(), scene.ground.cache("reader"))
+    let options = FetchOptions { idle_timeout: Duration::from_millis(200), ..unhurried() };
+    let node = ArtifactStore::new(client.clone(), scene.cluster.cache("reader"))
         .with_peers(Peers::new(client, None, None))
-        .fetching(options);
-    let hear = |event| {
+        .with_fetch_options(options);
+    let on_event = |event| {
         if matches!(event, FetchEvent::Progress { pieces: 2, .. }) {
             opened.send_replace(true);
         }
     };
-    let (cached, fetched) = node.fetch(&scene.artifact, &hear).await.unwrap();
+    let (cached, fetched) = node.fetch(&scene.artifact, &on_event).await.unwrap();
     assert!(contents(cached.path()) == scene.bytes);
     assert_eq!(fetched.origin_requests, 1, "{fetched:?}");
     serving.stop().await;

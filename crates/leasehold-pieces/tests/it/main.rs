@@ -4,18 +4,16 @@
 
 mod caching;
 mod fetching;
-mod hand_host;
 mod hostile;
+mod malformed_requests;
+mod misbehaving_peer;
 mod peer_client;
 mod peers;
 mod process;
 mod publishing;
-mod raw;
 mod resuming;
 mod serving;
 mod serving_limits;
-mod serving_strangers;
 mod signing;
-mod stand;
 mod support;
-mod villain;
+mod test_server;

@@ -7,18 +7,17 @@ use std::time::Duration;
 
 use leasehold_core::Kind;
 use leasehold_core::piece::PieceCut;
+use leasehold_http::sign::Secret;
+use leasehold_http::testing::{ManualHost, RawConnection, within_timeout};
 use leasehold_pieces::peer::{PeerClient, PeerFailure, PeerOptions};
 use leasehold_pieces::serve::ServeOptions;
-use leasehold_pieces::sign::Secret;
 use leasehold_store::{Host, SystemHost};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::hand_host::HandHost;
-use crate::raw::{Raw, soon};
-use crate::stand::{Stand, TestShelf, artifact, present, secret};
+use crate::test_server::{TestServer, TestSource, artifact, present, secret};
 
 fn client_on(addr: SocketAddr, secret: Option<Secret>, host: Arc<dyn Host>) -> PeerClient {
     PeerClient::new(&format!("http://{addr}"), secret, host, present(), PeerOptions::default()).unwrap()
@@ -53,14 +52,14 @@ impl BadPeer {
         running.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(talk(Raw(stream), answer.clone(), says.clone(), then));
+                connections.spawn(talk(RawConnection(stream), answer.clone(), says.clone(), then));
             }
         });
         Self { addr, said, _running: running }
     }
 }
 
-async fn talk(mut raw: Raw, answer: Arc<Vec<u8>>, said: watch::Sender<u64>, then: Then) {
+async fn talk(mut raw: RawConnection, answer: Arc<Vec<u8>>, said: watch::Sender<u64>, then: Then) {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {
         let Ok(byte) = raw.0.read_u8().await else { return };
@@ -85,79 +84,82 @@ fn answer(length: usize, body: usize) -> Vec<u8> {
 
 async fn failure(bytes: impl Into<Vec<u8>>, then: Then) -> PeerFailure {
     let peer = BadPeer::new(bytes, then).await;
-    soon(client(peer.addr).pieces(&artifact(), &cut(), 0..2, &|_| ())).await.unwrap_err()
+    within_timeout(client(peer.addr).pieces(&artifact(), &cut(), 0..2, &|_| ())).await.unwrap_err()
 }
 
 #[tokio::test]
-async fn a_client_gets_what_a_server_has() {
+async fn a_client_gets_the_pieces_of_a_server() {
     for secret in [None, Some(secret())] {
         let options = ServeOptions { secret: secret.clone(), ..ServeOptions::default() };
-        let stand = Stand::new(TestShelf::new(10_000, 1_024).without(3), options).await;
-        let (client, cut) = (client_on(stand.addr, secret, Arc::new(SystemHost)), stand.shelf.cut);
+        let server = TestServer::new(TestSource::new(10_000, 1_024).without(3), options).await;
+        let (client, cut) = (client_on(server.addr, secret, Arc::new(SystemHost)), server.source.cut);
         let map = client.have(&artifact(), &cut).await.unwrap().unwrap();
         assert_eq!((map.count(), map.has(3)), (9, false));
         let heard = AtomicU64::new(0);
         let on_bytes = |bytes| {
             heard.fetch_add(bytes, SeqCst);
         };
-        assert_eq!(client.pieces(&artifact(), &cut, 4..10, &on_bytes).await.unwrap(), stand.shelf.run(4..10));
+        assert_eq!(
+            client.pieces(&artifact(), &cut, 4..10, &on_bytes).await.unwrap(),
+            server.source.run(4..10)
+        );
         assert_eq!(heard.load(SeqCst), 10_000 - 4 * 1_024);
         let missing = client.pieces(&artifact(), &cut, 2..4, &|_| ()).await.unwrap_err();
         assert_eq!(missing, PeerFailure::InvalidData("requested pieces not found".into()));
         let unknown = leasehold_core::ArtifactId::blake3([1; 32]);
         assert_eq!(client.have(&unknown, &cut).await.unwrap(), None);
         // All over one connection, including error responses.
-        assert_eq!(stand.tally.served().connections, 1);
-        stand.stop().await;
+        assert_eq!(server.counters.snapshot().connections, 1);
+        server.stop().await;
     }
 }
 
 #[tokio::test]
 async fn a_client_with_another_secret_is_rejected() {
     let options = ServeOptions { secret: Some(secret()), ..ServeOptions::default() };
-    let stand = Stand::new(TestShelf::new(2_048, 1_024), options).await;
+    let server = TestServer::new(TestSource::new(2_048, 1_024), options).await;
     for secret in [None, Some(Secret::new(b"another secret of peers").unwrap())] {
-        let client = client_on(stand.addr, secret, Arc::new(SystemHost));
+        let client = client_on(server.addr, secret, Arc::new(SystemHost));
         assert_eq!(client.have(&artifact(), &cut()).await.unwrap_err().kind(), Kind::Denied);
         let failure = client.pieces(&artifact(), &cut(), 0..1, &|_| ()).await.unwrap_err();
         let rejected = "request signature rejected; check the peer secret";
         assert_eq!(failure, PeerFailure::InvalidData(rejected.into()));
     }
-    assert_eq!(stand.asked(), 0);
+    assert_eq!(server.asked(), 0);
 }
 
 #[tokio::test]
-async fn a_client_opens_no_more_connections_than_it_may() {
-    let stand = Stand::new(TestShelf::new(10_000, 1_024).shut(), ServeOptions::default()).await;
-    let client = Arc::new(client(stand.addr));
+async fn a_client_stays_within_its_connection_limit() {
+    let server = TestServer::new(TestSource::new(10_000, 1_024).shut(), ServeOptions::default()).await;
+    let client = Arc::new(client(server.addr));
     let mut asking = JoinSet::new();
     for _ in 0..20 {
-        let (client, cut) = (client.clone(), stand.shelf.cut);
+        let (client, cut) = (client.clone(), server.source.cut);
         asking.spawn(async move { client.pieces(&artifact(), &cut, 0..4, &|_| ()).await });
     }
-    stand.shelf.holds(4).await;
-    stand.shelf.open();
+    server.source.holds(4).await;
+    server.source.open();
     for bytes in asking.join_all().await {
-        assert_eq!(bytes.unwrap(), stand.shelf.run(0..4));
+        assert_eq!(bytes.unwrap(), server.source.run(0..4));
     }
-    assert_eq!((stand.tally.served().connections, stand.shelf.readers_max()), (4, 4));
+    assert_eq!((server.counters.snapshot().connections, server.source.readers_max()), (4, 4));
 }
 
 #[tokio::test]
 async fn a_connection_that_the_server_closed_meanwhile_is_replaced() {
-    let (host, options) = (HandHost::new(), ServeOptions::default());
-    let stand = Stand::on(TestShelf::new(2_048, 1_024), options.clone(), Arc::new(host.clone())).await;
-    let client = client(stand.addr);
+    let (host, options) = (ManualHost::new(), ServeOptions::default());
+    let server = TestServer::on(TestSource::new(2_048, 1_024), options.clone(), Arc::new(host.clone())).await;
+    let client = client(server.addr);
     for connections in 1..4 {
         assert!(client.have(&artifact(), &cut()).await.unwrap().unwrap().is_full());
-        assert_eq!(stand.tally.served().connections, connections);
+        assert_eq!(server.counters.snapshot().connections, connections);
         host.asleep(1, options.idle_wait).await;
         host.advance(options.idle_wait);
     }
 }
 
 #[tokio::test]
-async fn another_number_of_bytes_than_was_asked_for_is_refused_unread() {
+async fn a_response_of_the_wrong_length_is_rejected_unread() {
     let heard = AtomicU64::new(0);
     let on_bytes = |bytes| {
         heard.fetch_add(bytes, SeqCst);
@@ -182,7 +184,7 @@ async fn another_number_of_bytes_than_was_asked_for_is_refused_unread() {
 }
 
 #[tokio::test]
-async fn more_bytes_than_were_announced_are_not_taken_for_the_next_answer() {
+async fn surplus_bytes_are_not_read_as_the_next_response() {
     let smuggled = [answer(2_048, 0), vec![9; 2_048]].concat();
     let peer = BadPeer::new([answer(2_048, 2_048), smuggled].concat(), Then::Stay).await;
     let client = client(peer.addr);
@@ -205,7 +207,7 @@ async fn a_connection_that_breaks_is_the_networks_fault() {
 }
 
 #[tokio::test]
-async fn other_answers_say_what_they_are() {
+async fn error_responses_are_classified() {
     let busy = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
     assert_eq!(failure(busy, Then::Stay).await, PeerFailure::NetworkError);
     for (status, words) in [
@@ -229,14 +231,14 @@ async fn other_answers_say_what_they_are() {
 
 #[tokio::test]
 async fn a_peer_that_sends_nothing_times_out() {
-    let wait = PeerOptions::default().stall_wait;
+    let wait = PeerOptions::default().stall_timeout;
     for (said, bytes) in [
         (Vec::new(), 0),
         (b"HTTP/1.1 200 OK\r\n".to_vec(), 0),
         (answer(2_048, 0), 0),
         (answer(2_048, 100), 100),
     ] {
-        let (peer, host) = (BadPeer::new(said, Then::Stay).await, HandHost::new());
+        let (peer, host) = (BadPeer::new(said, Then::Stay).await, ManualHost::new());
         let client = client_on(peer.addr, None, Arc::new(host.clone()));
         let heard = watch::Sender::new(0);
         let on_bytes = |bytes| heard.send_modify(|heard| *heard += bytes);
@@ -251,7 +253,7 @@ async fn a_peer_that_sends_nothing_times_out() {
         };
         let (artifact, cut) = (artifact(), cut());
         let failed = tokio::select! {
-            failed = soon(client.pieces(&artifact, &cut, 0..2, &on_bytes)) => failed,
+            failed = within_timeout(client.pieces(&artifact, &cut, 0..2, &on_bytes)) => failed,
             () = time => unreachable!(),
         };
         assert_eq!(failed, Err(PeerFailure::Timeout));
@@ -295,7 +297,7 @@ async fn a_wrong_piece_map_is_rejected() {
 }
 
 #[test]
-fn only_the_address_of_a_peer_is_one() {
+fn only_http_host_and_port_is_a_peer_address() {
     let read = |address: &str| {
         PeerClient::new(address, None, Arc::new(SystemHost), present(), PeerOptions::default()).map(drop)
     };

@@ -63,7 +63,7 @@ impl Drop for Process {
 }
 
 /// Reads a number from an outcome.
-pub(crate) fn told(outcome: &str, name: &str) -> u64 {
+pub(crate) fn number_in(outcome: &str, name: &str) -> u64 {
     let word = outcome.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
     word.unwrap_or_else(|| panic!("no {name} in `{outcome}`")).parse().unwrap()
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use leasehold_core::Status;
 use leasehold_pieces::ArtifactStore;
-use leasehold_queue::{Queue, QueueConfig};
+use leasehold_queue::{ObjectQueue, QueueConfig};
 use leasehold_store::store::{Answer, PartId, UploadId};
 use leasehold_store::{Client, DelegatingStore, MemoryStore, Store, SystemHost};
 use leasehold_worker::{Context, Shutdown, TaskError, Worker};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use tokio::sync::Notify;
 
-use crate::support::Ground;
+use crate::support::TestCluster;
 
 /// Accepts one part of an upload and never answers the next.
 #[derive(Debug)]
@@ -48,15 +48,15 @@ impl DelegatingStore for Stuck {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_stops_while_it_publishes_leaves_no_parts_and_releases_the_task() {
-    let ground = Ground::new();
+    let cluster = TestCluster::new();
     let store =
-        Arc::new(Stuck { inner: ground.store.clone(), silent: Notify::new(), aborted: AtomicU32::new(0) });
+        Arc::new(Stuck { inner: cluster.store.clone(), silent: Notify::new(), aborted: AtomicU32::new(0) });
     let client = Client::new(store.clone(), Arc::new(SystemHost));
-    let queue = Queue::with_config(client.clone(), QueueConfig::default()).await.unwrap();
+    let queue = ObjectQueue::with_config(client.clone(), QueueConfig::default()).await.unwrap();
     let id = queue.submit("make", ()).await.unwrap().id;
-    let (result, _) = ground.file(20 << 20);
+    let (result, _) = cluster.file(20 << 20);
     let worker = Worker::new(queue.clone(), "w", None).unwrap();
-    let worker = worker.carrier(Arc::new(ArtifactStore::new(client, ground.cache("w"))));
+    let worker = worker.artifact_io(Arc::new(ArtifactStore::new(client, cluster.cache("w"))));
     let worker = worker.handle("make", move |context: Context, (): ()| {
         let given = context.publish("result", result.clone());
         async move { given.map_err(TaskError::from) }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use bytes::Bytes;
 use leasehold_core::piece::{PieceCut, PieceMap};
 use leasehold_core::{ArtifactId, Name, Result, keys};
-use leasehold_pieces::serve::Shelf;
+use leasehold_pieces::serve::PieceSource;
 use leasehold_pieces::{
     Announcement, ArtifactStore, Cache, Fetched, Peers, PieceServer, PublishOptions, ServeOptions,
 };
@@ -17,7 +17,7 @@ use leasehold_store::{Client, OpenOptions, Purpose, SystemHost};
 use leasehold_worker::Shutdown;
 use tempfile::TempDir;
 
-use crate::process::{Process, told};
+use crate::process::{Process, number_in};
 use crate::support::contents;
 
 const PIECE_BYTES: u64 = 64 * 1_024;
@@ -31,21 +31,21 @@ const NOTE_BYTES: u64 = 8;
 const IN_FLIGHT: u64 = 4;
 
 /// Serves a limited number of pieces, and blocks until more are allowed. Counts the pieces it served.
-struct Rationed {
+struct LimitedSource {
     cache: Cache,
     left: Mutex<u64>,
     more: Condvar,
     given: AtomicU64,
 }
 
-impl Rationed {
+impl LimitedSource {
     fn allow(&self, pieces: u64) {
         *self.left.lock().unwrap() = pieces;
         self.more.notify_all();
     }
 }
 
-impl Shelf for Rationed {
+impl PieceSource for LimitedSource {
     fn have(&self, artifact: &ArtifactId) -> Option<(PieceCut, PieceMap)> {
         self.cache.have(artifact)
     }
@@ -65,7 +65,7 @@ struct Scene {
     directory: TempDir,
     artifact: ArtifactId,
     bytes: Vec<u8>,
-    shelf: Arc<Rationed>,
+    source: Arc<LimitedSource>,
     shutdown: Shutdown,
     serving: tokio::task::JoinHandle<Result<()>>,
 }
@@ -87,17 +87,21 @@ impl Scene {
         node.fetch(&artifact, &|_| ()).await.unwrap();
         client.delete(Purpose::Fetch, &keys::artifact_data(&artifact)).await.unwrap();
 
-        let shelf =
-            Arc::new(Rationed { cache, left: Mutex::new(0), more: Condvar::new(), given: AtomicU64::new(0) });
+        let source = Arc::new(LimitedSource {
+            cache,
+            left: Mutex::new(0),
+            more: Condvar::new(),
+            given: AtomicU64::new(0),
+        });
         let clock = client.clone();
         let present = Arc::new(move || clock.now());
         let host = Arc::new(SystemHost);
-        let server = PieceServer::bind(shelf.clone(), ServeOptions::default(), host, present).await.unwrap();
+        let server = PieceServer::bind(source.clone(), ServeOptions::default(), host, present).await.unwrap();
         let name = Name::checked("peer id", "peer").unwrap();
-        Announcement::make(&client, &name, server.addr()).await.unwrap();
+        Announcement::claim(&client, &name, server.addr()).await.unwrap();
         let shutdown = Shutdown::default();
         let serving = tokio::spawn(server.run(shutdown.clone()));
-        Self { directory, artifact, bytes, shelf, shutdown, serving }
+        Self { directory, artifact, bytes, source, shutdown, serving }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -122,7 +126,7 @@ impl Scene {
 
     /// Starts a fetch in a process, and kills it when this many pieces are verified.
     fn killed_at(&self, cache: &str, pieces: u64) {
-        self.shelf.allow(pieces + 2);
+        self.source.allow(pieces + 2);
         let mut process = self.start(cache);
         process.progress((pieces - 1) * PIECE_BYTES + 1);
         process.kill();
@@ -130,7 +134,7 @@ impl Scene {
 
     /// Resumes the fetch in this process, and checks the result.
     async fn resume(&self, cache: &str) -> Fetched {
-        self.shelf.allow(u64::MAX);
+        self.source.allow(u64::MAX);
         let client = client(&self.path("store"));
         let node = ArtifactStore::new(client.clone(), Cache::open(self.path(cache), None).unwrap())
             .with_peers(Peers::new(client, None, None));
@@ -147,7 +151,7 @@ impl Scene {
     }
 
     async fn stop(self) {
-        self.shelf.allow(u64::MAX);
+        self.source.allow(u64::MAX);
         self.shutdown.drain();
         self.serving.await.unwrap().unwrap();
     }
@@ -166,16 +170,16 @@ async fn pieces_verified_before_a_kill_are_not_fetched_again() {
     let scene = Scene::new().await;
     for pieces in [1, 9, 24, 40, 60] {
         let cache = format!("killed-at-{pieces}");
-        scene.shelf.given.store(0, SeqCst);
+        scene.source.given.store(0, SeqCst);
         scene.killed_at(&cache, pieces);
         let noted = bytes_of(&scene.notes(&cache));
-        scene.shelf.allow(u64::MAX);
+        scene.source.allow(u64::MAX);
         let outcome = scene.start(&cache).outcome();
         assert!(outcome.starts_with("fetched "), "{outcome}");
         assert!(contents(&scene.in_cache(&cache, "data")) == scene.bytes);
-        assert_eq!(told(&outcome, "resumed"), noted, "{outcome}");
-        assert_eq!(told(&outcome, "peers"), SIZE - noted, "{outcome}");
-        let given = scene.shelf.given.load(SeqCst);
+        assert_eq!(number_in(&outcome, "resumed"), noted, "{outcome}");
+        assert_eq!(number_in(&outcome, "peers"), SIZE - noted, "{outcome}");
+        let given = scene.source.given.load(SeqCst);
         assert!(given <= SIZE + IN_FLIGHT * PIECE_BYTES, "{given} bytes were given for {SIZE}");
         assert!(!scene.in_cache(&cache, "journal").exists() && !scene.in_cache(&cache, "part").exists());
     }

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use leasehold_core::Kind;
 use leasehold_core::piece::PieceMap;
+use leasehold_http::testing::{ManualHost, RawConnection, content_length, within_timeout};
 use leasehold_pieces::serve::{PieceServer, ServeOptions};
 use leasehold_store::SystemHost;
 use tokio::net::TcpStream;
 
-use crate::hand_host::HandHost;
-use crate::raw::{Raw, content_length, soon};
-use crate::stand::{Stand, TestShelf, artifact, present, secret};
+use crate::test_server::{TestServer, TestSource, artifact, present, secret};
 
 fn path(rest: &str) -> String {
     format!("/v1/{}/{rest}", artifact().as_str())
@@ -18,8 +17,8 @@ fn path(rest: &str) -> String {
 
 #[tokio::test]
 async fn a_server_sends_the_map_and_the_pieces_it_has() {
-    let stand = Stand::new(TestShelf::new(10_000, 1_024).without(3), ServeOptions::default()).await;
-    let mut raw = Raw::connect(stand.addr).await;
+    let server = TestServer::new(TestSource::new(10_000, 1_024).without(3), ServeOptions::default()).await;
+    let mut raw = RawConnection::connect(server.addr).await;
 
     let have = raw.get(&path("have")).await;
     assert_eq!(have.status, 200);
@@ -33,52 +32,52 @@ async fn a_server_sends_the_map_and_the_pieces_it_has() {
 
     for (asked, run) in [("0-3", 0..3), ("9", 9..10), ("9-10", 9..10), ("4-10", 4..10)] {
         let pieces = raw.get(&path(&format!("pieces/{asked}"))).await;
-        assert_eq!((pieces.status, pieces.body), (200, stand.shelf.run(run).to_vec()), "{asked}");
+        assert_eq!((pieces.status, pieces.body), (200, server.source.run(run).to_vec()), "{asked}");
     }
     assert_eq!(raw.get("/healthz").await.body, b"ok\n");
-    let served = stand.tally.served();
-    assert_eq!((served.requests, served.answered, served.connections), (6, 6, 1));
-    assert_eq!(served.bytes, 2 + 3 * 1_024 + 2 * 784 + (10_000 - 4 * 1_024) + 3);
-    stand.stop().await;
+    let counts = server.counters.snapshot();
+    assert_eq!((counts.requests, counts.answered, counts.connections), (6, 6, 1));
+    assert_eq!(counts.bytes, 2 + 3 * 1_024 + 2 * 784 + (10_000 - 4 * 1_024) + 3);
+    server.stop().await;
 }
 
 #[tokio::test]
 async fn missing_pieces_are_not_found_and_no_byte_is_read() {
-    let stand = Stand::new(TestShelf::new(10_000, 1_024).without(3), ServeOptions::default()).await;
-    let mut raw = Raw::connect(stand.addr).await;
+    let server = TestServer::new(TestSource::new(10_000, 1_024).without(3), ServeOptions::default()).await;
+    let mut raw = RawConnection::connect(server.addr).await;
     for asked in ["pieces/3", "pieces/0-10", "pieces/2-4", "pieces/10", "pieces/9-11", "pieces/65535"] {
         assert_eq!(raw.get(&path(asked)).await.status, 404, "{asked}");
     }
     assert_eq!(raw.get(&format!("/v1/{}/have", "0".repeat(64))).await.status, 404);
     assert_eq!(raw.get(&format!("/v1/{}/pieces/0", "0".repeat(64))).await.status, 404);
-    assert_eq!(stand.shelf.read.load(std::sync::atomic::Ordering::SeqCst), 0);
-    assert_eq!(stand.tally.served().refused.missing, 8);
+    assert_eq!(server.source.read.load(std::sync::atomic::Ordering::SeqCst), 0);
+    assert_eq!(server.counters.snapshot().refused.not_found, 8);
 }
 
 #[tokio::test]
-async fn an_answer_has_four_mebibytes_at_most_or_one_piece() {
-    let stand = Stand::new(TestShelf::new(5_000 * 1_024, 1_024), ServeOptions::default()).await;
-    let mut raw = Raw::connect(stand.addr).await;
-    assert_eq!(raw.get(&path("pieces/0-4096")).await.body, stand.shelf.run(0..4_096));
+async fn a_response_has_at_most_four_mebibytes_or_one_piece() {
+    let server = TestServer::new(TestSource::new(5_000 * 1_024, 1_024), ServeOptions::default()).await;
+    let mut raw = RawConnection::connect(server.addr).await;
+    assert_eq!(raw.get(&path("pieces/0-4096")).await.body, server.source.run(0..4_096));
     assert_eq!(raw.get(&path("pieces/0-4097")).await.status, 400);
 
-    let stand = Stand::new(TestShelf::new(16 << 20, 8 << 20), ServeOptions::default()).await;
-    let mut raw = Raw::connect(stand.addr).await;
-    assert_eq!(raw.get(&path("pieces/1")).await.body, stand.shelf.run(1..2));
+    let server = TestServer::new(TestSource::new(16 << 20, 8 << 20), ServeOptions::default()).await;
+    let mut raw = RawConnection::connect(server.addr).await;
+    assert_eq!(raw.get(&path("pieces/1")).await.body, server.source.run(1..2));
     assert_eq!(raw.get(&path("pieces/0-2")).await.status, 400);
 }
 
 #[tokio::test]
-async fn a_head_is_the_answer_without_its_bytes_and_reads_none() {
-    let stand = Stand::new(TestShelf::new(10_000, 1_024), ServeOptions::default()).await;
-    let mut raw = Raw::connect(stand.addr).await;
+async fn a_head_request_gets_the_headers_and_reads_no_bytes() {
+    let server = TestServer::new(TestSource::new(10_000, 1_024), ServeOptions::default()).await;
+    let mut raw = RawConnection::connect(server.addr).await;
     for (asked, len) in [("have", 2), ("pieces/0-2", 2_048), ("pieces/9", 784)] {
         raw.send(format!("HEAD {} HTTP/1.1\r\nhost: x\r\n\r\n", path(asked))).await;
         let (status, head) = raw.head().await.unwrap();
         assert_eq!((status, content_length(&head)), (200, Some(len)), "{asked}");
     }
-    assert_eq!(stand.shelf.read.load(std::sync::atomic::Ordering::SeqCst), 0);
-    assert_eq!(stand.tally.served().bytes, 0);
+    assert_eq!(server.source.read.load(std::sync::atomic::Ordering::SeqCst), 0);
+    assert_eq!(server.counters.snapshot().bytes, 0);
 }
 
 #[tokio::test]
@@ -91,8 +90,8 @@ async fn without_a_secret_only_this_machine_is_served() {
         ("127.0.0.1:0", false),
     ] {
         let options = ServeOptions { addr: addr.parse().unwrap(), ..ServeOptions::default() };
-        let shelf = Arc::new(TestShelf::new(1, 1_024));
-        let bound = PieceServer::bind(shelf, options, Arc::new(SystemHost), present()).await;
+        let source = Arc::new(TestSource::new(1, 1_024));
+        let bound = PieceServer::bind(source, options, Arc::new(SystemHost), present()).await;
         assert_eq!(bound.is_err(), is_refused, "{addr}");
         if let Err(error) = bound {
             assert_eq!(error.kind(), Kind::Invalid);
@@ -102,47 +101,49 @@ async fn without_a_secret_only_this_machine_is_served() {
 }
 
 #[tokio::test]
-async fn with_a_secret_any_address_will_do() {
+async fn with_a_secret_any_address_is_allowed() {
     let addr = "0.0.0.0:0".parse().unwrap();
     let options = ServeOptions { addr, secret: Some(secret()), ..ServeOptions::default() };
-    let shelf = Arc::new(TestShelf::new(1, 1_024));
-    assert!(PieceServer::bind(shelf, options, Arc::new(SystemHost), present()).await.is_ok());
+    let source = Arc::new(TestSource::new(1, 1_024));
+    assert!(PieceServer::bind(source, options, Arc::new(SystemHost), present()).await.is_ok());
 }
 
 #[tokio::test]
-async fn draining_finishes_answers_and_closes_what_is_idle() {
+async fn draining_finishes_responses_and_closes_idle_connections() {
     // No time passes: idle connections are closed at once.
-    let (host, options) = (HandHost::new(), ServeOptions::default());
-    let shelf = TestShelf::new(3 << 20, 1 << 20).shut();
-    let stand = Stand::on(shelf, options.clone(), Arc::new(host.clone())).await;
-    let (mut busy, mut idle) = (Raw::connect(stand.addr).await, Raw::connect(stand.addr).await);
-    let (mut silent, mut half) = (Raw::connect(stand.addr).await, Raw::connect(stand.addr).await);
+    let (host, options) = (ManualHost::new(), ServeOptions::default());
+    let source = TestSource::new(3 << 20, 1 << 20).shut();
+    let server = TestServer::on(source, options.clone(), Arc::new(host.clone())).await;
+    let (mut busy, mut idle) =
+        (RawConnection::connect(server.addr).await, RawConnection::connect(server.addr).await);
+    let (mut silent, mut half) =
+        (RawConnection::connect(server.addr).await, RawConnection::connect(server.addr).await);
     half.send("GET /he").await;
     // When another request has been answered, that half has been read.
     host.asleep(4, options.header_wait).await;
     assert_eq!(idle.get("/healthz").await.status, 200);
     busy.send(format!("GET {} HTTP/1.1\r\nhost: x\r\n\r\n", path("pieces/0-3"))).await;
-    stand.shelf.holds(1).await;
+    server.source.holds(1).await;
 
-    stand.shutdown.drain();
+    server.shutdown.drain();
     assert_eq!(idle.rest().await, b"");
     assert_eq!(silent.rest().await, b"");
     assert_eq!(half.rest().await, b"");
-    stand.shelf.open();
-    assert_eq!(busy.answer().await.unwrap().body, stand.shelf.bytes);
+    server.source.open();
+    assert_eq!(busy.response().await.unwrap().body, server.source.bytes);
     assert_eq!(busy.rest().await, b"");
-    soon(stand.running).await.unwrap().unwrap();
-    assert!(TcpStream::connect(stand.addr).await.is_err());
+    within_timeout(server.running).await.unwrap().unwrap();
+    assert!(TcpStream::connect(server.addr).await.is_err());
 }
 
 #[tokio::test]
-async fn aborting_does_not_wait_for_answers() {
-    let stand = Stand::new(TestShelf::new(3 << 20, 1 << 20).shut(), ServeOptions::default()).await;
-    let mut busy = Raw::connect(stand.addr).await;
+async fn aborting_does_not_wait_for_responses() {
+    let server = TestServer::new(TestSource::new(3 << 20, 1 << 20).shut(), ServeOptions::default()).await;
+    let mut busy = RawConnection::connect(server.addr).await;
     busy.send(format!("GET {} HTTP/1.1\r\nhost: x\r\n\r\n", path("pieces/0-3"))).await;
-    stand.shelf.holds(1).await;
-    stand.shutdown.abort();
-    soon(stand.running).await.unwrap().unwrap();
+    server.source.holds(1).await;
+    server.shutdown.abort();
+    within_timeout(server.running).await.unwrap().unwrap();
     assert_eq!(busy.rest().await, b"");
-    stand.shelf.open();
+    server.source.open();
 }

@@ -1,7 +1,7 @@
 //! A store in memory, nodes with caches of their own, and servers on loopback.
 
 use leasehold_core::Name;
-use leasehold_pieces::serve::Shelf;
+use leasehold_pieces::serve::PieceSource;
 use leasehold_pieces::{Announcement, ArtifactStore, Cache, Peers, PieceServer, ServeOptions};
 use leasehold_store::host::Running;
 use leasehold_store::{Client, Host, MemoryStore, SystemHost};
@@ -12,12 +12,12 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 /// A store and the machines around it.
-pub(crate) struct Ground {
+pub(crate) struct TestCluster {
     pub(crate) directory: TempDir,
     pub(crate) store: Arc<MemoryStore>,
 }
 
-impl Ground {
+impl TestCluster {
     pub(crate) fn new() -> Self {
         let host: Arc<dyn Host> = Arc::new(SystemHost);
         Self { directory: TempDir::new().unwrap(), store: Arc::new(MemoryStore::new(&host)) }
@@ -58,19 +58,19 @@ impl Ground {
 
     /// Serves the cache of a node, and announces it in the store.
     pub(crate) async fn serve(&self, name: &str) -> Serving {
-        self.serve_shelf(name, Arc::new(self.cache(name))).await
+        self.serve_source(name, Arc::new(self.cache(name))).await
     }
 
-    pub(crate) async fn serve_shelf(&self, name: &str, stock: Arc<dyn Shelf>) -> Serving {
+    pub(crate) async fn serve_source(&self, name: &str, source: Arc<dyn PieceSource>) -> Serving {
         let client = self.client();
         let present = {
             let client = client.clone();
             Arc::new(move || client.now())
         };
         let server =
-            PieceServer::bind(stock, ServeOptions::default(), Arc::new(SystemHost), present).await.unwrap();
+            PieceServer::bind(source, ServeOptions::default(), Arc::new(SystemHost), present).await.unwrap();
         let name = Name::checked("peer id", name).unwrap();
-        let announcement = Announcement::make(&client, &name, server.addr()).await.unwrap();
+        let announcement = Announcement::claim(&client, &name, server.addr()).await.unwrap();
         let shutdown = Shutdown::default();
         let (serve, announce) = (shutdown.clone(), shutdown.clone());
         let running = SystemHost.spawn(Box::pin(async move {

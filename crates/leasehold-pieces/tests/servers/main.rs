@@ -48,8 +48,8 @@ impl Node {
             .spawn()
             .unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
-        let (tell, lines) = channel();
-        std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let mut node = Self { input: child.stdin.take(), child, lines, cache };
         node.line("ready");
         node
@@ -97,7 +97,7 @@ impl Drop for Node {
 }
 
 /// Reads a number from an outcome.
-fn told(outcome: &str, name: &str) -> u64 {
+fn number_in(outcome: &str, name: &str) -> u64 {
     let word = outcome.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
     word.unwrap().parse().unwrap()
 }
@@ -150,11 +150,11 @@ impl Scene {
         let mut round = Round::default();
         for (at, node) in nodes.iter_mut().enumerate().filter(|(at, _)| Some(*at) != killed) {
             let outcome = node.line("fetched ");
-            say(&format!("  node {at}: {outcome}"));
-            round.origin += told(&outcome, "origin");
-            round.peers += told(&outcome, "peers");
-            round.twice += told(&outcome, "twice");
-            round.requests += told(&outcome, "requests");
+            print(&format!("  node {at}: {outcome}"));
+            round.origin += number_in(&outcome, "origin");
+            round.peers += number_in(&outcome, "peers");
+            round.twice += number_in(&outcome, "twice");
+            round.requests += number_in(&outcome, "requests");
         }
         round.took = begun.elapsed();
         round.sent = self.s3.sent_bytes(&self.bucket).await.unwrap() - before;
@@ -177,7 +177,7 @@ fn write_file(path: &Path) {
 
 /// Prints to standard error, shown with `--nocapture`.
 #[expect(clippy::print_stderr, reason = "figures for information, beside what is asserted")]
-fn say(words: &str) {
+fn print(words: &str) {
     eprintln!("{words}");
 }
 
@@ -206,11 +206,11 @@ async fn eight_nodes_read_little_more_than_one_copy_from_the_store_though_one_di
     };
     let together = scene.round("together", with_peers, Some(KILLED)).await;
     let apart = scene.round("apart", |_| Vec::new(), None).await;
-    say(
+    print(
         "               server sent MiB  × the size  nodes count, MiB  peers MiB twice MiB  requests  seconds",
     );
-    say(&table("with peers", &together));
-    say(&table("without peers", &apart));
+    print(&table("with peers", &together));
+    print(&table("without peers", &apart));
     assert!(apart.sent >= NODES as u64 * SIZE, "the server counts too little: {}", apart.sent);
     assert!(together.sent >= SIZE);
     assert!(together.sent * 5 <= SIZE * 6, "{} bytes for an artifact of {SIZE}", together.sent);

@@ -69,12 +69,12 @@ class NotYet(Unavailable, TimeoutError):
 _KINDS: dict[str, type[Error]] = {
     each.kind: each for each in (Unavailable, Denied, Invalid, Corrupt, Lost, Internal)
 }
-_MATTERS: dict[str, type[Error]] = {"missing": NotFound, "conflict": Conflict, "not-yet": NotYet}
+_REASONS: dict[str, type[Error]] = {"missing": NotFound, "conflict": Conflict, "not-yet": NotYet}
 
 
 def from_description(description: dict[str, Any]) -> Error:
     """Creates the exception for an error description of the native module."""
-    kind = _MATTERS.get(description["matter"] or "") or _KINDS.get(description["kind"], Internal)
+    kind = _REASONS.get(description["reason"] or "") or _KINDS.get(description["kind"], Internal)
     return kind(description["message"], outcome_unknown=description["outcome_unknown"])
 
 

@@ -30,7 +30,7 @@ ERROR_BYTES_MAX = 4_096
 _OWN = os.path.dirname(__file__) + os.sep
 """Directory of this package."""
 
-_ENDS_SECS = 1.0
+_LOOP_END_DELAY_SECS = 1.0
 """Delay of a task released because the event loop ends, so that its own worker does not claim it again."""
 
 P = ParamSpec("P")
@@ -40,12 +40,12 @@ R = TypeVar("R")
 class Context:
     """Context of a handler's run: the task, cancellation, progress and files."""
 
-    __slots__ = ("_directory", "_run", "_saw_stop")
+    __slots__ = ("_directory", "_run", "_saw_cancel")
 
     def __init__(self, run: _native.Run) -> None:
         self._run = run
         self._directory: pathlib.Path | None = None
-        self._saw_stop = False
+        self._saw_cancel = False
 
     def __repr__(self) -> str:
         return f"<leasehold.Context of task {self.task_id}, attempt {self.attempt}>"
@@ -83,8 +83,8 @@ class Context:
         dropped.
         """
         if self._run.is_cancelled():
-            self._saw_stop = True
-        return self._saw_stop
+            self._saw_cancel = True
+        return self._saw_cancel
 
     def raise_if_cancelled(self) -> None:
         """Raises `asyncio.CancelledError`, which `except Exception` does not catch, if the handler should stop."""
@@ -92,7 +92,7 @@ class Context:
             raise asyncio.CancelledError("the handler was cancelled")
 
     def progress(self, value: Any) -> None:
-        """Reports progress, any JSON value. It is written with the next lease renewal."""
+        """Reports progress, any JSON value. It is written with the next renewal of the claim."""
         checked(self._run.progress, encode("progress", value))
 
     @property
@@ -179,7 +179,7 @@ def names_around() -> Mapping[str, Any] | None:
     return frame and frame.f_locals
 
 
-def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+def _underlying(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns the underlying function of a partial, or the `__call__` method of an object."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -187,7 +187,7 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(_plain(function))
+    return inspect.iscoroutinefunction(_underlying(function))
 
 
 def _input_type(function: Callable[..., Any], names: Mapping[str, Any] | None) -> Any:
@@ -197,7 +197,7 @@ def _input_type(function: Callable[..., Any], names: Mapping[str, Any] | None) -
         signature.bind(None, None)
     except (TypeError, ValueError):
         raise Invalid(f"a handler must take two arguments, context and input; {function!r} does not") from None
-    plain = _plain(function)
+    plain = _underlying(function)
     if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
         raise Invalid(f"a handler must return its output; {function!r} is a generator")
     parameters = list(signature.parameters)
@@ -221,13 +221,13 @@ async def run_async(handler: Handler[..., Any], run: _native.Run) -> None:
     try:
         output = await handler.function(context, handler._input(run))
         # A handler that was cancelled and returns has caught the cancellation and stopped.
-        _ended(run, output, context._saw_stop or (task is not None and task.cancelling() > 0))
+        _complete(run, output, context._saw_cancel or (task is not None and task.cancelling() > 0))
     except asyncio.CancelledError as error:
         if run.is_cancelled():
-            run.hand_back()
+            run.release()
         elif task is not None and task.cancelling():
             # Not cancelled by the worker: the event loop ends, and the worker with it. Not a failure of the handler.
-            run.snooze(_ENDS_SECS)
+            run.snooze(_LOOP_END_DELAY_SECS)
         else:
             # Raised by the handler itself.
             _without_own_frames(error)
@@ -236,11 +236,11 @@ async def run_async(handler: Handler[..., Any], run: _native.Run) -> None:
     except GeneratorExit as error:
         if _current_task() is not task:
             # The coroutine is closed: its event loop has ended without finishing the handler.
-            run.hand_back()
+            run.release()
             raise
-        _failed(handler, run, error)
+        _record_failure(handler, run, error)
     except BaseException as error:
-        _failed(handler, run, error)
+        _record_failure(handler, run, error)
         # Ctrl-C ends the program; any other exception of a handler ends its run, as it does in a thread.
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise
@@ -250,15 +250,15 @@ def run_sync(handler: Handler[..., Any], run: _native.Run) -> None:
     context = Context(run)
     try:
         output = handler.function(context, handler._input(run))
-        _ended(run, output, context._saw_stop)
+        _complete(run, output, context._saw_cancel)
     except asyncio.CancelledError as error:
         if run.is_cancelled():
-            run.hand_back()
+            run.release()
         else:
             # Raised by the handler itself.
-            _failed(handler, run, error)
+            _record_failure(handler, run, error)
     except BaseException as error:
-        _failed(handler, run, error)
+        _record_failure(handler, run, error)
 
 
 def _current_task() -> asyncio.Task[Any] | None:
@@ -269,15 +269,15 @@ def _current_task() -> asyncio.Task[Any] | None:
         return None
 
 
-def _ended(run: _native.Run, output: object, saw_stop: bool) -> None:
+def _complete(run: _native.Run, output: object, saw_cancel: bool) -> None:
     """Completes the task, unless the handler returned because it was cancelled."""
-    if saw_stop and run.is_cancelled():
-        run.hand_back()
+    if saw_cancel and run.is_cancelled():
+        run.release()
     else:
-        run.complete(_written(output))
+        run.complete(_encode_output(output))
 
 
-def _written(output: object) -> str:
+def _encode_output(output: object) -> str:
     try:
         return encode("output", output)
     except Invalid as error:
@@ -285,23 +285,23 @@ def _written(output: object) -> str:
         raise Permanent(str(error)) from error
 
 
-def _failed(handler: Handler[..., Any], run: _native.Run, error: BaseException) -> None:
+def _record_failure(handler: Handler[..., Any], run: _native.Run, error: BaseException) -> None:
     """Records the failure of a run. The run must end even if this raises."""
     try:
         if isinstance(error, Snooze):
             run.snooze(error.seconds)
             return
         _without_own_frames(error)
-        text = _described(error)
+        text = _format_error(error)
         _log_failure(handler, run, error)
         if isinstance(error, Permanent):
-            run.give_up(text)
+            run.fail_permanently(text)
         elif handler.max_attempts is not None and run.attempt >= handler.max_attempts:
             run.exhaust(text, handler.max_attempts)
         else:
             run.fail(text, error.after if isinstance(error, Retry) else None)
-    except BaseException as odd:
-        run.fail(f"{type(error).__name__} (formatting the exception failed: {type(odd).__name__})", None)
+    except BaseException as formatting_error:
+        run.fail(f"{type(error).__name__} (formatting the exception failed: {type(formatting_error).__name__})", None)
         raise
 
 
@@ -323,7 +323,7 @@ def _without_own_frames(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-def _described(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     """Formats an error: type and message, then the traceback, or its end if it is too long."""
     only, lines = traceback.format_exception_only(error), traceback.format_exception(error)
     # Surrogates, as in undecodable file names, are escaped.

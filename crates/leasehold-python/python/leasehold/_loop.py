@@ -16,7 +16,7 @@ from ._errors import Internal, Invalid, from_text
 T = TypeVar("T")
 
 
-class Runs(Protocol):
+class RunReceiver(Protocol):
     """Runs handlers: a worker."""
 
     def begin(self, run: _native.Run) -> None: ...
@@ -27,23 +27,23 @@ class Runs(Protocol):
 
 
 class Loop:
-    """Mailbox of one event loop, and the futures that wait for answers.
+    """Event queue of one event loop, and the futures that wait for answers.
 
-    The native module never calls into Python. It makes the mailbox readable, and the loop collects the events.
+    The native module never calls into Python. It makes the event queue readable, and the loop collects the events.
     """
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.mailbox = _native.Mailbox()
+        self.event_queue = _native.EventQueue()
         self.numbers = itertools.count()
-        self.workers: dict[int, Runs] = {}
+        self.workers: dict[int, RunReceiver] = {}
         self._waiting: dict[int, asyncio.Future[str]] = {}
         self._is_open = True
         self._process = os.getpid()
-        self.loop.add_reader(self.mailbox.fileno(), self._collect)
+        self.loop.add_reader(self.event_queue.fileno(), self._collect)
 
     def _collect(self) -> None:
-        answers, runs, stops, lines = self.mailbox.collect()
+        answers, runs, stops, lines = self.event_queue.collect()
         for number, text, error in answers:
             future = self._waiting.get(number)
             if future is None or future.done():
@@ -64,7 +64,7 @@ class Loop:
         # Last, because a log filter of the application may raise. Waiters for answers are resumed after this.
         _log(lines)
 
-    def expect(self) -> tuple[int, asyncio.Future[str]]:
+    def register_call(self) -> tuple[int, asyncio.Future[str]]:
         """Returns a number for a call, and the future of its answer."""
         if not self._is_open:
             raise Invalid("the queue is closed")
@@ -80,9 +80,9 @@ class Loop:
 
     async def call(self, start: Callable[..., _native.Call], *args: object) -> Any:
         """Starts a call and waits for its answer. The call is aborted if the wait is cancelled or the queue closed."""
-        number, future = self.expect()
+        number, future = self.register_call()
         try:
-            call = checked(start, self.mailbox, number, *args)
+            call = checked(start, self.event_queue, number, *args)
             try:
                 return json.loads(await future)
             except BaseException:
@@ -102,10 +102,10 @@ class Loop:
         self._is_open = False
         if self._process == os.getpid():
             # In a forked child this would remove the reader of the parent, too.
-            self.loop.remove_reader(self.mailbox.fileno())
+            self.loop.remove_reader(self.event_queue.fileno())
             # Lines logged since the loop last ran. Collected runs are released by being dropped.
-            _log(self.mailbox.collect()[3])
-        self.mailbox.close()
+            _log(self.event_queue.collect()[3])
+        self.event_queue.close()
         for future in self._waiting.values():
             # A closed loop has no waiters left.
             if not future.done() and not self.loop.is_closed():

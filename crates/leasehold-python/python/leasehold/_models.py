@@ -153,11 +153,11 @@ class Checked:
     dangling: tuple[str, ...]
     """Index entries without a matching task; a repair deletes them."""
     leftover: tuple[str, ...]
-    """Objects left behind by a probe; a repair deletes them."""
+    """Temporary objects of a killed `leasehold doctor`; a repair deletes them."""
     corrupt: tuple[str, ...]
     """Corrupt objects: key and reason. Use `leasehold quarantine` to move them away."""
     healing: tuple[str, ...]
-    """Keys of objects that running workers will repair."""
+    """Keys of transient objects, which running workers remove or replace."""
     repaired: int
 
 
@@ -180,10 +180,14 @@ class Counts:
     started: int
     completed: int
     failed: int
+    """Tasks that failed permanently."""
     cancelled: int
     put_back: int
+    """Tasks that are pending again: to be retried, snoozed or released."""
     lost: int
+    """Runs whose claim expired or was taken over before their result was recorded."""
     recovered: int
+    """Tasks of crashed workers that this worker made pending again."""
 
 
 def moment(text: str) -> datetime.datetime:
@@ -192,6 +196,11 @@ def moment(text: str) -> datetime.datetime:
 
 def _moment(text: str | None) -> datetime.datetime | None:
     return None if text is None else moment(text)
+
+
+def submitted(record: dict[str, Any]) -> Submitted:
+    existing = record["existing"]
+    return Submitted(**(record | {"existing": None if existing is None else Status(existing)}))
 
 
 def _change(record: dict[str, Any]) -> Change:

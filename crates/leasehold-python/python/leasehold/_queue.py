@@ -61,7 +61,7 @@ class ConnectOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Task for `Queue.submit_many`; the fields are the arguments of `Queue.submit`."""
+    """New task for `Queue.submit_many`; the fields are the arguments of `Queue.submit`."""
 
     task_type: str
     input: Any = None
@@ -79,39 +79,39 @@ class Order:
     tags: Mapping[str, str] | None = None
     artifacts: Mapping[str, Artifact | str] | None = None
 
-    def _written(self) -> str:
-        """Encodes the order as a line of `submit-many`."""
-        said: dict[str, Any] = {"task_type": _text("task type", self.task_type)}
+    def _encode(self) -> str:
+        """Encodes the task as a line of `submit-many`."""
+        fields: dict[str, Any] = {"task_type": _text("task type", self.task_type)}
         if self.delay is not None:
-            said["delay_secs"] = seconds("delay", self.delay)
+            fields["delay_secs"] = seconds("delay", self.delay)
         if self.at is not None:
-            said["at"] = _moment("at", self.at)
+            fields["at"] = _moment("at", self.at)
         if self.key is not None:
-            said["key"] = _text("key", self.key)
-            said["key_scope"] = self.key_scope
+            fields["key"] = _text("key", self.key)
+            fields["key_scope"] = self.key_scope
             if self.key_lifetime is not None:
-                said["key_lifetime_secs"] = _whole("key_lifetime", self.key_lifetime)
+                fields["key_lifetime_secs"] = _whole("key_lifetime", self.key_lifetime)
             if self.key_retry_failed:
-                said["key_retry_failed"] = True
+                fields["key_retry_failed"] = True
         elif self.key_lifetime is not None or self.key_retry_failed:
             option = "key_retry_failed" if self.key_lifetime is None else "key_lifetime"
             raise Invalid(f"{option} needs a key")
         if self.max_attempts is not None:
-            said["max_attempts"] = self.max_attempts
+            fields["max_attempts"] = self.max_attempts
         if self.retry_policy is not None:
-            said["retry_policy"] = self.retry_policy
+            fields["retry_policy"] = self.retry_policy
         if self.timeout is not None:
-            said["timeout_secs"] = _whole("timeout", self.timeout)
+            fields["timeout_secs"] = _whole("timeout", self.timeout)
         if self.expires_in is not None:
-            said["expires_secs"] = _whole("expires_in", self.expires_in)
+            fields["expires_secs"] = _whole("expires_in", self.expires_in)
         if self.priority is not None:
-            said["priority"] = self.priority
+            fields["priority"] = self.priority
         if self.tags:
-            said["tags"] = self.tags
+            fields["tags"] = self.tags
         if self.artifacts:
-            said["artifacts"] = {name: _artifact(artifact) for name, artifact in self.artifacts.items()}
+            fields["artifacts"] = {name: _artifact(artifact) for name, artifact in self.artifacts.items()}
         # The input is encoded separately, so that an error names it.
-        return f'{encode("order", said)[:-1]},"input":{encode("input", self.input)}}}'
+        return f'{encode("order", fields)[:-1]},"input":{encode("input", self.input)}}}'
 
 
 class Queue:
@@ -180,16 +180,16 @@ class Queue:
         Args:
             task_type: Selects the handler.
             input: Any JSON value, a dataclass or a Pydantic model.
-            delay: Time until the task is due, in seconds or as a `timedelta`. Excludes `at`.
+            delay: Time until the task is due, in seconds or as a `timedelta`. Default: 0. Excludes `at`.
             at: Time at which the task is due, with a time zone.
             key: Idempotency key: submits with the same key create one task.
             key_scope: Whether the key is unique in the whole queue or per task type.
             key_lifetime: How long the key is kept, in seconds. Default: one day.
             key_retry_failed: Retry the existing task of this key if it has failed or expired.
-            max_attempts: Largest number of attempts, at least 1.
-            retry_policy: Delay between attempts.
-            timeout: Longest run of the handler, in seconds.
-            expires_in: Time after which the task expires if it has not started, in seconds.
+            max_attempts: Maximum number of attempts, at least 1. Default: 4.
+            retry_policy: Delay between attempts. Default: 1 second, doubled each time, at most 5 minutes.
+            timeout: Maximum duration of one run of the handler, in seconds. Default: none.
+            expires_in: Time after which the task expires if it has not started, in seconds. Default: never.
             priority: 0 to 9, 9 first. Default: 5.
             tags: Labels to filter by.
             artifacts: Published files by name. The worker fetches them before the handler runs.
@@ -215,7 +215,7 @@ class Queue:
             tags=tags,
             artifacts=artifacts,
         )
-        return Submitted(**await self._loop.call(self._native.submit, order._written()))
+        return _models.submitted(await self._loop.call(self._native.submit, order._encode()))
 
     async def submit_many(self, orders: Iterable[Order]) -> list[Submitted | Error]:
         """Submits many tasks concurrently and returns one result per order, in the same order.
@@ -225,10 +225,10 @@ class Queue:
         Raises:
             Invalid: If any order is invalid; nothing is submitted.
         """
-        written = [_written(number, order) for number, order in enumerate(orders)]
+        written = [_encode_order(number, order) for number, order in enumerate(orders)]
         results = await self._loop.call(self._native.submit_many, written)
         return [
-            from_description(result["error"]) if "error" in result else Submitted(**result)
+            from_description(result["error"]) if "error" in result else _models.submitted(result)
             for result in results
         ]
 
@@ -268,8 +268,8 @@ class Queue:
         Raises:
             NotYet: If the task is not final after `timeout`. Also a `TimeoutError`.
         """
-        patience = None if timeout is None else seconds("timeout", timeout)
-        return _models.task(await self._loop.call(self._native.wait, _id(id), patience))
+        timeout_secs = None if timeout is None else seconds("timeout", timeout)
+        return _models.task(await self._loop.call(self._native.wait, _id(id), timeout_secs))
 
     async def list(
         self,
@@ -310,7 +310,7 @@ class Queue:
                 left -= len(tasks)
 
     async def cancel(self, id: str) -> Task:
-        """Cancels a task: a waiting one immediately, a running one at its worker's next lease renewal.
+        """Cancels a task: a waiting one immediately, a running one at the next renewal of its claim.
 
         Raises:
             NotFound: If there is no such task.
@@ -431,7 +431,7 @@ async def connect(
         Denied: If the store denies access.
         Unavailable: If the store does not respond.
     """
-    said = {
+    overrides = {
         "queue.store": _address(store, bucket, prefix),
         "queue.shard_prefix_len": shard_prefix_len,
         "queue.dispatch_mode": dispatch_mode,
@@ -443,13 +443,13 @@ async def connect(
     }
     loop = Loop()
     try:
-        return await opened(loop, _native.Queue.connect, profile, settings(said), by)
+        return await open_queue(loop, _native.Queue.connect, profile, settings(overrides), by)
     except BaseException:
         loop.close()
         raise
 
 
-async def opened(loop: Loop, start: Any, *args: object) -> Queue:
+async def open_queue(loop: Loop, start: Any, *args: object) -> Queue:
     """Opens a queue with a constructor of the native module."""
     natives: builtins.list[_native.Queue] = []
 
@@ -472,9 +472,9 @@ def _warn(error: Error) -> None:
     log.warning("corrupt task record skipped: %s", error)
 
 
-def settings(said: Mapping[str, object]) -> dict[str, str]:
+def settings(values: Mapping[str, object]) -> dict[str, str]:
     """Formats settings as in environment variables, without those that are `None`."""
-    return {name: _setting(name, value) for name, value in said.items() if value is not None}
+    return {name: _setting(name, value) for name, value in values.items() if value is not None}
 
 
 def _setting(name: str, value: object) -> str:
@@ -543,12 +543,12 @@ def _unicode(what: str, text: str) -> str:
     return text
 
 
-def _written(number: int, order: object) -> str:
+def _encode_order(number: int, order: object) -> str:
     """Encodes one order of many; an error names its position."""
     if not isinstance(order, Order):
         raise Invalid(f"orders[{number}] must be a leasehold.Order, got {type(order).__name__}")
     try:
-        return order._written()
+        return order._encode()
     except Invalid as error:
         raise Invalid(f"orders[{number}]: {error}") from error
 

@@ -11,57 +11,57 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 
-class Obedient(Protocol):
+class SignalReceiver(Protocol):
     """Receiver of signals: a running worker."""
 
-    def obey(self) -> None: ...
+    def handle_signal(self) -> None: ...
 
 
 class _Signals:
     """Signal handlers of one event loop: a loop has one handler per signal, but may have many workers."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.obedient: list[Obedient] = []
+        self.receivers: list[SignalReceiver] = []
         self._loop = weakref.ref(loop)
         self._before: dict[signal.Signals, Any] = {}
 
-    def begin(self, who: Obedient) -> None:
-        self.obedient.append(who)
+    def add(self, receiver: SignalReceiver) -> None:
+        self.receivers.append(receiver)
         loop = self._loop()
-        if len(self.obedient) > 1 or loop is None:
+        if len(self.receivers) > 1 or loop is None:
             return
         self._before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
         for each in self._before:
-            loop.add_signal_handler(each, self._obey)
+            loop.add_signal_handler(each, self._dispatch)
 
-    def end(self, who: Obedient) -> None:
-        self.obedient.remove(who)
+    def remove(self, receiver: SignalReceiver) -> None:
+        self.receivers.remove(receiver)
         loop = self._loop()
-        if self.obedient or loop is None:
+        if self.receivers or loop is None:
             return
         for each, handler in self._before.items():
             loop.remove_signal_handler(each)
             if handler is not None:
                 signal.signal(each, handler)
 
-    def _obey(self) -> None:
-        for who in list(self.obedient):
-            who.obey()
+    def _dispatch(self) -> None:
+        for receiver in list(self.receivers):
+            receiver.handle_signal()
 
 
-_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Signals] = weakref.WeakKeyDictionary()
+_signals_by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Signals] = weakref.WeakKeyDictionary()
 
 
 @contextmanager
-def obeying(who: Obedient, wanted: bool) -> Iterator[None]:
-    """Forwards signals to `who` if `wanted`. Does nothing outside the main thread, where no signals arrive."""
+def forward_signals(receiver: SignalReceiver, wanted: bool) -> Iterator[None]:
+    """Forwards signals to `receiver` if `wanted`. Does nothing outside the main thread, where no signals arrive."""
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield
         return
     loop = asyncio.get_running_loop()
-    signals = _of_loops.setdefault(loop, _Signals(loop))
-    signals.begin(who)
+    signals = _signals_by_loop.setdefault(loop, _Signals(loop))
+    signals.add(receiver)
     try:
         yield
     finally:
-        signals.end(who)
+        signals.remove(receiver)

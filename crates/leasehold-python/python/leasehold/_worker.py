@@ -18,7 +18,7 @@ from ._handlers import Handler, check_task, names_around, run_async, run_sync
 from ._loop import checked
 from ._models import Counts
 from ._queue import Queue, settings
-from ._signals import obeying
+from ._signals import forward_signals
 from ._threads import Threads
 
 P = ParamSpec("P")
@@ -54,33 +54,33 @@ class WorkerOptions(TypedDict, total=False):
     """Keyword arguments of `Worker`."""
 
     shard_range: str | None
-    """Only these shards, such as `"00-3f"`."""
+    """Scan only these shards, such as `"00-3f"`. Default: all."""
     shard_leasing: bool | ShardLeasing | None
-    """Divide the shards among all workers with this option."""
+    """Divide the shards among all workers with this option. Default: no."""
     direct: bool | None
-    """Create an inbox, into which producers put tasks for this worker only."""
+    """Create an inbox, into which producers put tasks for this worker only. Default: no."""
     concurrency: int | None
-    """Largest number of tasks that run at once."""
+    """Maximum number of tasks that run at once. Default: 8."""
     lease_secs: int | None
-    """Seconds until a claim expires without renewal."""
+    """Seconds until a claim expires unless it is renewed. Default: 60."""
     drain_secs: int | None
-    """Seconds that handlers may continue after the worker is stopped."""
+    """Seconds that handlers may continue after `stop()`. Default: 30."""
     stop_wait_secs: int | None
-    """Seconds to wait for a cancelled handler to stop; after that its claim is left to expire."""
+    """Seconds to wait for a cancelled handler to stop; after that its claim expires. Default: 10."""
     polling: Polling | None
-    """Polling intervals."""
+    """Polling intervals. Default: 0.1 to 5 seconds."""
 
 
-def _said(id: str | None, shards: Sequence[str] | None, options: WorkerOptions) -> dict[str, str]:
+def _overrides(id: str | None, shards: Sequence[str] | None, options: WorkerOptions) -> dict[str, str]:
     """Converts the arguments to settings; most have the same name there."""
     for name in options.keys() - WorkerOptions.__annotations__.keys():
         raise TypeError(f"Worker() got an unexpected keyword argument {name!r}")
     if isinstance(shards, str):
         raise Invalid(f'shards must be a list, such as ["00", "01"], got {shards!r}; see also shard_range')
-    said: dict[str, object] = {f"worker.{name}": value for name, value in options.items()}
-    polling = said.pop("worker.polling", None) or Polling()
-    leasing = said.pop("worker.shard_leasing", None)
-    direct = said.pop("worker.direct", None)
+    overrides: dict[str, object] = {f"worker.{name}": value for name, value in options.items()}
+    polling = overrides.pop("worker.polling", None) or Polling()
+    leasing = overrides.pop("worker.shard_leasing", None)
+    direct = overrides.pop("worker.direct", None)
     if not isinstance(polling, Polling):
         raise Invalid(f"polling must be a leasehold.Polling, got {type(polling).__name__}")
     if not isinstance(leasing, (bool, ShardLeasing, NoneType)):
@@ -88,7 +88,7 @@ def _said(id: str | None, shards: Sequence[str] | None, options: WorkerOptions) 
     if not isinstance(direct, (bool, NoneType)):
         raise Invalid(f"direct must be a bool, got {type(direct).__name__}")
     shares = leasing if isinstance(leasing, ShardLeasing) else ShardLeasing()
-    said |= {
+    overrides |= {
         "worker.id": id,
         "queue.dispatch_mode": None if direct is None else "direct" if direct else "shared",
         "worker.shards": None if shards is None else list(shards),
@@ -101,7 +101,7 @@ def _said(id: str | None, shards: Sequence[str] | None, options: WorkerOptions) 
         "worker.shard_leasing.lease_ttl_secs": shares.ttl_secs,
         "worker.shard_leasing.lease_renew_interval_secs": shares.renew_interval_secs,
     }
-    return settings(said)
+    return settings(overrides)
 
 
 class Worker:
@@ -128,7 +128,7 @@ class Worker:
         self.queue = queue
         self._handlers: dict[str, Handler[..., Any]] = {}
         self._running: _Running | None = None
-        self._said = _said(id, shards, options)
+        self._overrides = _overrides(id, shards, options)
 
     def __repr__(self) -> str:
         return f"<leasehold.Worker on {self.queue!r} for {', '.join(self._handlers) or 'nothing yet'}>"
@@ -170,7 +170,7 @@ class Worker:
         return handler
 
     async def run(self, *, drain: bool = False, handle_signals: bool = True) -> Counts:
-        """Runs until the worker is stopped or, with `drain`, until no work is left.
+        """Runs until the worker is stopped or, with `drain`, until the queue is empty.
 
         The first Ctrl-C or SIGTERM is a `stop()`: handlers may finish within `drain_secs` (default: 30 s). The second is
         an `abort()`: handlers are cancelled and their tasks released. Cancelling this coroutine is an `abort()`, too.
@@ -184,8 +184,8 @@ class Worker:
         running = _Running(self.queue, list(self._handlers.values()))
         self._running = running
         try:
-            with obeying(running, handle_signals):
-                return await running.run(self._said, drain)
+            with forward_signals(running, handle_signals):
+                return await running.run(self._overrides, drain)
         finally:
             self._running = None
 
@@ -225,15 +225,15 @@ class _Running:
         self._threads = Threads()
         # Handlers inherit the context variables of the caller of `run`.
         self._context = contextvars.copy_context()
-        self._was_told = False
+        self._got_signal = False
 
-    async def run(self, said: dict[str, str], drain: bool) -> Counts:
+    async def run(self, overrides: dict[str, str], drain: bool) -> Counts:
         loop = self._queue._loop
-        number, ended = loop.expect()
+        number, ended = loop.register_call()
         self._ended = ended
         try:
             types = [handler.task_type for handler in self._handlers]
-            self.native = checked(self._queue._native.work, loop.mailbox, number, said, types, drain)
+            self.native = checked(self._queue._native.work, loop.event_queue, number, overrides, types, drain)
             # From here on there is a worker to stop.
             loop.workers[number] = self
             try:
@@ -249,13 +249,13 @@ class _Running:
             loop.forget(number)
             self._threads.end()
 
-    def obey(self) -> None:
+    def handle_signal(self) -> None:
         """Handles a signal: the first lets handlers finish, the second cancels them."""
-        if self._was_told:
+        if self._got_signal:
             self.native.abort()
         else:
             self.native.drain()
-        self._was_told = True
+        self._got_signal = True
 
     async def end(self) -> None:
         """Aborts the worker and waits for its end."""

@@ -31,7 +31,7 @@ from ._worker import WorkerOptions
 
 __all__ = ["Handler", "Queue", "Worker", "connect"]
 
-_LOOK_EVERY = 0.2
+_WAIT_INTERVAL = 0.2
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,12 +46,12 @@ class _Thread:
         self._thread = threading.Thread(target=self.loop.run_forever, name="leasehold-sync", daemon=True)
         self._thread.start()
 
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the loop and waits for it. An interrupted wait cancels the coroutine."""
         if self.loop.is_closed():
             work.close()
             raise Invalid("the queue is closed")
-        if not self.is_here():
+        if not self.is_own_process():
             work.close()
             raise Invalid(
                 "this process was forked after the queue was opened, and the queue's threads run only in the parent: "
@@ -65,24 +65,24 @@ class _Thread:
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             # A signal may be delivered to another thread, which does not wake this one: wait in short intervals.
-            while not concurrent.futures.wait([future], _LOOK_EVERY).done:
+            while not concurrent.futures.wait([future], _WAIT_INTERVAL).done:
                 pass
             return future.result()
         except BaseException:
             future.cancel()
             raise
 
-    def is_here(self) -> bool:
+    def is_own_process(self) -> bool:
         """True in the process that opened the queue; a forked child has the loop, but not its thread."""
         return self._process == os.getpid()
 
-    def tell(self, what: Callable[[], None]) -> None:
+    def schedule(self, what: Callable[[], None]) -> None:
         """Schedules a function on the loop without waiting. Does nothing if the loop is closed or not in this process."""
-        if self.is_here() and not self.loop.is_closed():
+        if self.is_own_process() and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(what)
 
     def end(self) -> None:
-        self.do(self.loop.shutdown_default_executor())
+        self.run(self.loop.shutdown_default_executor())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
@@ -122,33 +122,33 @@ class Queue:
 
     def submit(self, task_type: str, input: Any = None, **options: Unpack[SubmitOptions]) -> Submitted:
         """Submits a task. For the options see `leasehold.Queue.submit`."""
-        return self._thread.do(self._queue.submit(task_type, input, **options))
+        return self._thread.run(self._queue.submit(task_type, input, **options))
 
     def submit_many(self, orders: Iterable[Order]) -> list[Submitted | Error]:
         """Submits many tasks concurrently and returns one result per order, in the same order."""
-        return self._thread.do(self._queue.submit_many(orders))
+        return self._thread.run(self._queue.submit_many(orders))
 
     def publish(
         self, path: str | os.PathLike[str], *, name: str | None = None, media_type: str | None = None
     ) -> Artifact:
         """Uploads a file as an artifact, unless the store has it already. Pass the result to `submit(artifacts=…)`."""
-        return self._thread.do(self._queue.publish(path, name=name, media_type=media_type))
+        return self._thread.run(self._queue.publish(path, name=name, media_type=media_type))
 
     def fetch(self, artifact: Artifact | str, to: str | os.PathLike[str]) -> None:
         """Downloads an artifact to the path `to`, atomically. A copy stays in this machine's cache."""
-        self._thread.do(self._queue.fetch(artifact, to))
+        self._thread.run(self._queue.fetch(artifact, to))
 
     def get(self, id: str) -> Task:
         """Reads a task. Raises `NotFound` if there is none."""
-        return self._thread.do(self._queue.get(id))
+        return self._thread.run(self._queue.get(id))
 
     def history(self, id: str) -> list[Change]:
         """Reads a task's history, oldest change first."""
-        return self._thread.do(self._queue.history(id))
+        return self._thread.run(self._queue.history(id))
 
     def wait(self, id: str, timeout: Seconds | None = None) -> Task:
         """Waits until a task is final and returns it. Raises `NotYet`, a `TimeoutError`, after `timeout`."""
-        return self._thread.do(self._queue.wait(id, timeout))
+        return self._thread.run(self._queue.wait(id, timeout))
 
     def list(
         self,
@@ -164,37 +164,37 @@ class Queue:
             status=status, task_type=task_type, tags=tags, limit=limit, on_corrupt=on_corrupt
         )
 
-        async def following() -> Task | None:
+        async def next_task() -> Task | None:
             return await anext(tasks, None)
 
-        while (task := self._thread.do(following())) is not None:
+        while (task := self._thread.run(next_task())) is not None:
             yield task
 
     def cancel(self, id: str) -> Task:
-        """Cancels a task: a waiting one immediately, a running one at its worker's next lease renewal."""
-        return self._thread.do(self._queue.cancel(id))
+        """Cancels a task: a waiting one immediately, a running one at the next renewal of its claim."""
+        return self._thread.run(self._queue.cancel(id))
 
     def retry(self, id: str) -> Task:
         """Retries a failed, cancelled or expired task."""
-        return self._thread.do(self._queue.retry(id))
+        return self._thread.run(self._queue.retry(id))
 
     def reschedule(
         self, id: str, at: datetime.datetime | None = None, *, delay: Seconds | None = None
     ) -> Task:
         """Changes the time at which a waiting task is due: `at` a time, or after `delay`."""
-        return self._thread.do(self._queue.reschedule(id, at, delay=delay))
+        return self._thread.run(self._queue.reschedule(id, at, delay=delay))
 
     def purge(self, older_than: Seconds, statuses: Iterable[Status | str] = ()) -> Purged:
         """Removes tasks that have been final for at least `older_than`. See `leasehold.Queue.purge`."""
-        return self._thread.do(self._queue.purge(older_than, statuses))
+        return self._thread.run(self._queue.purge(older_than, statuses))
 
     def check(self, *, repair: bool = False) -> Checked:
         """Checks the queue for inconsistencies, and repairs them if `repair` is true."""
-        return self._thread.do(self._queue.check(repair=repair))
+        return self._thread.run(self._queue.check(repair=repair))
 
     def stats(self) -> Stats:
         """Counts waiting and running tasks from the index."""
-        return self._thread.do(self._queue.stats())
+        return self._thread.run(self._queue.stats())
 
     def ledger(self) -> builtins.list[LedgerLine]:
         """Returns the request counts of this client so far, by verb, purpose and outcome."""
@@ -202,8 +202,8 @@ class Queue:
 
     def close(self) -> None:
         """Closes the queue and ends its thread. Pending calls and workers on it are aborted."""
-        if self._thread.is_here() and not self._thread.loop.is_closed():
-            self._thread.do(self._queue.close())
+        if self._thread.is_own_process() and not self._thread.loop.is_closed():
+            self._thread.run(self._queue.close())
             self._thread.end()
 
 
@@ -226,7 +226,7 @@ class Handler(Generic[P, T]):
 
     def submit(self, input: Any = None, **options: Unpack[SubmitOptions]) -> Submitted:
         """Submits a task of this type, like `Queue.submit`. `max_attempts` defaults to the handler's."""
-        return self._thread.do(self._handler.submit(input, **options))
+        return self._thread.run(self._handler.submit(input, **options))
 
 
 class Worker:
@@ -262,49 +262,49 @@ class Worker:
         return decorate
 
     def run(self, *, drain: bool = False) -> Counts:
-        """Runs until the worker is stopped or, with `drain`, until no work is left. See `leasehold.Worker.run`.
+        """Runs until the worker is stopped or, with `drain`, until the queue is empty. See `leasehold.Worker.run`.
 
         In the main thread, the first Ctrl-C or SIGTERM lets handlers finish; the second cancels them.
         """
         main = threading.current_thread() is threading.main_thread()
-        seen = 0
+        signals = 0
 
-        def obey(*_: object) -> None:
-            nonlocal seen
-            seen += 1
-            stop = self._worker.stop if seen == 1 else self._worker.abort
-            self._thread.tell(stop)
+        def on_signal(*_: object) -> None:
+            nonlocal signals
+            signals += 1
+            stop = self._worker.stop if signals == 1 else self._worker.abort
+            self._thread.schedule(stop)
 
         async def work() -> Counts:
             running = asyncio.create_task(self._worker.run(drain=drain, handle_signals=False))
             await asyncio.sleep(0)
-            if seen:
+            if signals:
                 # The signal arrived before the worker was running.
                 self._worker.stop()
             return await running
 
         both = (signal.SIGINT, signal.SIGTERM) if main else ()
-        before = {each: signal.signal(each, obey) for each in both}
+        before = {each: signal.signal(each, on_signal) for each in both}
         try:
-            return self._thread.do(work())
+            return self._thread.run(work())
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler if handler is not None else signal.SIG_DFL)
 
     def stop(self) -> None:
         """Stops claiming tasks and lets handlers finish; then `run` returns. Call it from another thread."""
-        self._thread.tell(self._worker.stop)
+        self._thread.schedule(self._worker.stop)
 
     def abort(self) -> None:
         """Cancels handlers and releases their tasks. Call it from another thread."""
-        self._thread.tell(self._worker.abort)
+        self._thread.schedule(self._worker.abort)
 
 
 def connect(store: str | os.PathLike[str] | None = None, **options: Unpack[ConnectOptions]) -> Queue:
     """Opens a queue and creates it if it does not exist. For the arguments see `leasehold.connect`."""
     thread = _Thread()
     try:
-        return Queue(thread, thread.do(_queue.connect(store, **options)))
+        return Queue(thread, thread.run(_queue.connect(store, **options)))
     except BaseException:
         thread.end()
         raise

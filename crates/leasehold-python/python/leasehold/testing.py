@@ -17,7 +17,7 @@ from typing import Any
 
 from . import _native
 from ._loop import Loop
-from ._queue import Queue, Seconds, opened, seconds, settings
+from ._queue import Queue, Seconds, open_queue, seconds, settings
 
 __all__ = ["TestQueue", "queue"]
 
@@ -39,10 +39,10 @@ async def queue(*, shard_prefix_len: int | None = None, by: str | None = None) -
         shard_prefix_len: Number of hex digits of a shard name.
         by: Name of the caller in the history of tasks.
     """
-    said: dict[str, Any] = {"queue.shard_prefix_len": shard_prefix_len}
+    overrides: dict[str, Any] = {"queue.shard_prefix_len": shard_prefix_len}
     loop = Loop()
     try:
-        plain = await opened(loop, _native.Queue.for_test, settings(said), by)
+        plain = await open_queue(loop, _native.Queue.for_test, settings(overrides), by)
     except BaseException:
         loop.close()
         raise

@@ -6,17 +6,18 @@
 
 use bytes::Bytes;
 use futures::TryStreamExt;
-use leasehold_core::moved::ForwardingMarker;
+use leasehold_core::forwarding::ForwardingMarker;
 use leasehold_core::{
     Entry, Error, Event, Index, Kind, Result, ShardLen, Task, TaskId, WriteId, keys, record, step,
 };
+use leasehold_store::host::lock;
 use leasehold_store::{Decision, Purpose, update};
 use std::collections::BTreeMap;
 
 use super::{Migration, MigrationPass, Progress};
 use crate::check::covers;
 use crate::layout::{Intent, LayoutSnapshot};
-use crate::tasks::{Loaded, TaskObject};
+use crate::tasks::{TaskObject, TaskSnapshot};
 
 /// Number of tasks that are moved concurrently: as many as are read concurrently elsewhere.
 const MOVES_AT_ONCE: usize = 32;
@@ -25,16 +26,16 @@ const MOVES_AT_ONCE: usize = 32;
 const VERIFY_ROUNDS_MAX: usize = 10;
 
 /// Source and target of a move, and the state of `queue.json` that allows it.
-pub(super) struct Way {
+pub(super) struct MoveRoute {
     pub(super) from: ShardLen,
     pub(super) to: ShardLen,
     /// Write id of the `queue.json` that allows it.
     pub(super) under: WriteId,
 }
 
-impl Way {
+impl MoveRoute {
     pub(super) fn new(known: &LayoutSnapshot, from: ShardLen, to: ShardLen) -> Self {
-        Self { from, to, under: known.agreement.write_id.clone() }
+        Self { from, to, under: known.meta.write_id.clone() }
     }
 
     pub(super) fn intent(&self) -> Intent<'_> {
@@ -62,7 +63,7 @@ pub(super) enum MoveStep<'a> {
 }
 
 impl MoveStep<'_> {
-    fn work(self) -> MigrationPass {
+    fn pass(self) -> MigrationPass {
         match self {
             MoveStep::Move => MigrationPass::Move,
             MoveStep::Close => MigrationPass::Close,
@@ -76,12 +77,12 @@ pub(super) type Covering = BTreeMap<TaskId, Vec<Entry>>;
 
 impl Migration<'_> {
     /// Moves all tasks, and verifies until all of them exist and are covered.
-    pub(super) async fn move_and_verify(&self, way: &Way) -> Result<()> {
-        let [total] = self.queue.count_tasks([way.from]).await?;
-        self.each(way, total, MoveStep::Move).await?;
+    pub(super) async fn move_and_verify(&self, route: &MoveRoute) -> Result<()> {
+        let [total] = self.queue.count_tasks([route.from]).await?;
+        self.for_each_key(route, total, MoveStep::Move).await?;
         for _ in 0..VERIFY_ROUNDS_MAX {
-            let covering = self.covering(way.to).await?;
-            if self.each(way, total, MoveStep::Verify(&covering)).await? == 0 {
+            let covering = self.covering(route.to).await?;
+            if self.for_each_key(route, total, MoveStep::Verify(&covering)).await? == 0 {
                 return Ok(());
             }
         }
@@ -89,112 +90,117 @@ impl Migration<'_> {
     }
 
     /// Makes sure that no move of these tasks in flight can be applied any longer.
-    pub(super) async fn close(&self, way: &Way) -> Result<()> {
-        let [total] = self.queue.count_tasks([way.from]).await?;
-        self.each(way, total, MoveStep::Close).await.map(drop)
+    pub(super) async fn close(&self, route: &MoveRoute) -> Result<()> {
+        let [total] = self.queue.count_tasks([route.from]).await?;
+        self.for_each_key(route, total, MoveStep::Close).await.map(drop)
     }
 
     /// Does a step for every key of the old length, concurrently. Returns the number of keys that had to be
     /// corrected. Corrupt objects are recorded and not moved.
-    pub(super) async fn each(&self, way: &Way, total: u64, act: MoveStep<'_>) -> Result<u64> {
-        (self.report)(Progress::Working(act.work(), 0, total));
-        let is_ours = |key: &String| keys::task_place(key).is_some_and(|(len, _)| len == way.from);
+    pub(super) async fn for_each_key(
+        &self,
+        route: &MoveRoute,
+        total: u64,
+        move_step: MoveStep<'_>,
+    ) -> Result<u64> {
+        (self.report)(Progress::Working(move_step.pass(), 0, total));
+        let is_ours = |key: &String| keys::parse_task_shard(key).is_some_and(|(len, _)| len == route.from);
         let keys = self.queue.task_keys().try_filter(|key| futures::future::ready(is_ours(key)));
-        let acts = keys.map_ok(|key| async move { self.act(way, &key, act).await });
-        let mut acts = std::pin::pin!(acts.try_buffer_unordered(MOVES_AT_ONCE));
+        let runs = keys.map_ok(|key| async move { self.run_step(route, &key, move_step).await });
+        let mut runs = std::pin::pin!(runs.try_buffer_unordered(MOVES_AT_ONCE));
         let (mut done, mut faults) = (0, 0);
-        while let Some(is_fine) = acts.try_next().await? {
+        while let Some(is_fine) = runs.try_next().await? {
             (done, faults) = (done + 1, faults + u64::from(!is_fine));
-            (self.report)(Progress::Working(act.work(), done, total));
+            (self.report)(Progress::Working(move_step.pass(), done, total));
         }
         Ok(faults)
     }
 
-    async fn act(&self, way: &Way, key: &str, act: MoveStep<'_>) -> Result<bool> {
-        self.queue.ensure_allowed(way.intent()).await?;
-        let acted = match act {
-            MoveStep::Move => self.move_task(way, key).await.map(|_| true),
-            MoveStep::Close => self.close_task(way, key).await.map(|()| true),
-            MoveStep::Verify(covering) => self.verify(way, key, covering).await,
-            MoveStep::Sweep => self.remove_mark(way, key).await.map(|()| true),
+    async fn run_step(&self, route: &MoveRoute, key: &str, move_step: MoveStep<'_>) -> Result<bool> {
+        self.queue.ensure_allowed(route.intent()).await?;
+        let outcome = match move_step {
+            MoveStep::Move => self.move_task(route, key).await.map(|_| true),
+            MoveStep::Close => self.close_task(route, key).await.map(|()| true),
+            MoveStep::Verify(covering) => self.verify(route, key, covering).await,
+            MoveStep::Sweep => self.remove_marker(route, key).await.map(|()| true),
         };
-        match acted {
+        match outcome {
             Err(error) if error.kind() == Kind::Corrupt => {
-                self.note(error.to_string());
+                self.record_corrupt(error.to_string());
                 Ok(true)
             }
-            acted => acted,
+            outcome => outcome,
         }
     }
 
     /// Gives an unmoved task a new revision, so that no marker in flight matches it; writes the task of a marker to
     /// its new key, so that it can be moved back from there.
-    async fn close_task(&self, way: &Way, key: &str) -> Result<()> {
-        if let Some(mark) = self.touch(way, key).await? {
-            let found = self.queue.client.get(Purpose::Admin, &mark.key()).await?;
-            self.queue.land(Purpose::Admin, &mark, found).await?;
+    async fn close_task(&self, route: &MoveRoute, key: &str) -> Result<()> {
+        if let Some(marker) = self.bump_revision(route, key).await? {
+            let found = self.queue.client.get(Purpose::Admin, &marker.key()).await?;
+            self.queue.complete_move(Purpose::Admin, &marker, found).await?;
         }
         Ok(())
     }
 
-    fn note(&self, corrupt: String) {
-        let mut tally = self.tally();
+    fn record_corrupt(&self, corrupt: String) {
+        let mut tally = lock(&self.tally);
         if !tally.corrupt.contains(&corrupt) {
             tally.corrupt.push(corrupt);
         }
     }
 
     /// Moves the task at this key. Returns the object at its new key; none if there is nothing to move.
-    pub(super) async fn move_task(&self, way: &Way, key: &str) -> Result<Option<TaskObject>> {
-        let (mark, entry, found) = match self.mark(way, key).await? {
+    pub(super) async fn move_task(&self, route: &MoveRoute, key: &str) -> Result<Option<TaskObject>> {
+        let (marker, entry, found) = match self.put_marker(route, key).await? {
             Marked::Gone => return Ok(None),
-            Marked::Now(mark, entry) => {
-                self.tally().moved += 1;
-                (mark, entry, None)
+            Marked::Now(marker, entry) => {
+                lock(&self.tally).moved += 1;
+                (marker, entry, None)
             }
-            Marked::Before(mark) => {
-                let found = self.queue.client.get(Purpose::Admin, &mark.key()).await?;
-                (mark, None, found)
+            Marked::Before(marker) => {
+                let found = self.queue.client.get(Purpose::Admin, &marker.key()).await?;
+                (marker, None, found)
             }
         };
-        let place = self.queue.land(Purpose::Admin, &mark, found).await?;
+        let place = self.queue.complete_move(Purpose::Admin, &marker, found).await?;
         if let Some(entry) = entry {
             self.queue.remove_entry(Purpose::Admin, &entry).await;
         }
         Ok(Some(place))
     }
 
-    async fn mark(&self, way: &Way, key: &str) -> Result<Marked> {
+    async fn put_marker(&self, route: &MoveRoute, key: &str) -> Result<Marked> {
         let marked = update(&self.queue.client, Purpose::Admin, key, |found| {
             let Some(object) = found else { return Ok(Decision::Leave(Marked::Gone)) };
             let loaded = match TaskObject::read(key, object.clone())? {
                 TaskObject::Here(loaded) => loaded,
-                TaskObject::Elsewhere(mark) => return Ok(Decision::Leave(Marked::Before(mark))),
+                TaskObject::Elsewhere(marker) => return Ok(Decision::Leave(Marked::Before(marker))),
             };
-            self.queue.check_allowed(way.intent())?;
-            let mark = ForwardingMarker { task: self.moved(&loaded, way.to)? };
-            Ok(Decision::write(mark.write(), Marked::Now(mark, loaded.task.entry())))
+            self.queue.check_allowed(route.intent())?;
+            let marker = ForwardingMarker { task: self.moved(&loaded, route.to)? };
+            Ok(Decision::write(marker.write(), Marked::Now(marker, loaded.task.entry())))
         });
         Ok(marked.await?.result)
     }
 
     /// Gives an unmoved task a new revision; returns the marker of a moved one.
-    async fn touch(&self, way: &Way, key: &str) -> Result<Option<ForwardingMarker>> {
-        let touched = update(&self.queue.client, Purpose::Admin, key, |found| {
+    async fn bump_revision(&self, route: &MoveRoute, key: &str) -> Result<Option<ForwardingMarker>> {
+        let bumped = update(&self.queue.client, Purpose::Admin, key, |found| {
             let Some(object) = found else { return Ok(Decision::Leave(None)) };
             let loaded = match TaskObject::read(key, object.clone())? {
                 TaskObject::Here(loaded) => loaded,
-                TaskObject::Elsewhere(mark) => return Ok(Decision::Leave(Some(mark))),
+                TaskObject::Elsewhere(marker) => return Ok(Decision::Leave(Some(marker))),
             };
-            self.queue.check_allowed(way.intent())?;
-            Ok(Decision::write(Bytes::from(record::write(&self.moved(&loaded, way.from)?)), None))
+            self.queue.check_allowed(route.intent())?;
+            Ok(Decision::write(Bytes::from(record::write(&self.moved(&loaded, route.from)?)), None))
         });
-        Ok(touched.await?.result)
+        Ok(bumped.await?.result)
     }
 
-    fn moved(&self, loaded: &Loaded, len: ShardLen) -> Result<Task> {
+    fn moved(&self, loaded: &TaskSnapshot, len: ShardLen) -> Result<Task> {
         let event = Event::Move { shard: len.shard_of(&loaded.task.id) };
-        match step(&loaded.task, &event, &self.queue.act()?) {
+        match step(&loaded.task, &event, &self.queue.step_context()?) {
             Ok(step) => Ok(step.task),
             Err(rejected) => {
                 let id = &loaded.task.id;
@@ -205,17 +211,21 @@ impl Migration<'_> {
 
     /// Verifies that the object at this key is a marker, and that its task exists and is covered. Corrects it if not,
     /// and returns false.
-    async fn verify(&self, way: &Way, key: &str, covering: &Covering) -> Result<bool> {
-        let mark = match self.queue.read_place(Purpose::Admin, key).await? {
+    async fn verify(&self, route: &MoveRoute, key: &str, covering: &Covering) -> Result<bool> {
+        let marker = match self.queue.read_task_object(Purpose::Admin, key).await? {
             None => return Ok(true),
-            Some(TaskObject::Elsewhere(mark)) => mark,
-            Some(TaskObject::Here(_)) => return self.move_task(way, key).await.map(|_| false),
+            Some(TaskObject::Elsewhere(marker)) => marker,
+            Some(TaskObject::Here(_)) => return self.move_task(route, key).await.map(|_| false),
         };
-        let Some(TaskObject::Here(loaded)) = self.queue.read_place(Purpose::Admin, &mark.key()).await? else {
-            return self.move_task(way, key).await.map(|_| false);
+        let Some(TaskObject::Here(loaded)) =
+            self.queue.read_task_object(Purpose::Admin, &marker.key()).await?
+        else {
+            return self.move_task(route, key).await.map(|_| false);
         };
         let Some(entry) = loaded.task.entry() else { return Ok(true) };
-        let is_covered = covering.get(&entry.id).is_some_and(|met| met.iter().any(|met| covers(met, &entry)));
+        let is_covered = covering
+            .get(&entry.id)
+            .is_some_and(|existing| existing.iter().any(|existing| covers(existing, &entry)));
         if is_covered || !self.queue.is_uncovered(&loaded, &entry).await? {
             return Ok(true);
         }
@@ -228,7 +238,7 @@ impl Migration<'_> {
         for index in [Index::Ready, Index::Lease] {
             let mut keys = std::pin::pin!(self.queue.keys(index.root().into()));
             while let Some(key) = keys.try_next().await? {
-                if let Some(entry) = Entry::parse(&key).filter(|entry| entry.has_shard_of(len)) {
+                if let Some(entry) = Entry::parse(&key).filter(|entry| entry.has_shard_len(len)) {
                     covering.entry(entry.id).or_default().push(entry);
                 }
             }

@@ -11,35 +11,35 @@ use leasehold_core::{Entry, Index, Result, ShardLen};
 use leasehold_store::Purpose;
 
 use super::Migration;
-use super::moving::{MoveStep, Way};
+use super::moving::{MoveRoute, MoveStep};
 use crate::tasks::TaskObject;
 
 /// Number of entries that are removed concurrently.
 const REMOVALS_AT_ONCE: usize = 32;
 
 impl Migration<'_> {
-    pub(super) async fn remove_left(&self, way: &Way) -> Result<()> {
-        let [total] = self.queue.count_tasks([way.from]).await?;
-        self.each(way, total, MoveStep::Sweep).await?;
+    pub(super) async fn remove_left(&self, route: &MoveRoute) -> Result<()> {
+        let [total] = self.queue.count_tasks([route.from]).await?;
+        self.for_each_key(route, total, MoveStep::Sweep).await?;
         for index in [Index::Ready, Index::Lease] {
-            self.remove_entries(way, index).await?;
+            self.remove_entries(route, index).await?;
         }
         Ok(())
     }
 
-    pub(super) async fn remove_mark(&self, way: &Way, key: &str) -> Result<()> {
-        if let Some(TaskObject::Here(_)) = self.move_task(way, key).await? {
-            self.queue.check_allowed(way.intent())?;
+    pub(super) async fn remove_marker(&self, route: &MoveRoute, key: &str) -> Result<()> {
+        if let Some(TaskObject::Here(_)) = self.move_task(route, key).await? {
+            self.queue.check_allowed(route.intent())?;
             self.queue.client.delete(Purpose::Admin, key).await?;
         }
         Ok(())
     }
 
-    async fn remove_entries(&self, way: &Way, index: Index) -> Result<()> {
+    async fn remove_entries(&self, route: &MoveRoute, index: Index) -> Result<()> {
         let keys = self.queue.keys(index.root().into());
-        let left = keys.try_filter(|key| futures::future::ready(is_entry_of(key, way.from)));
+        let left = keys.try_filter(|key| futures::future::ready(is_entry_of(key, route.from)));
         let removals = left.map_ok(|key| async move {
-            self.queue.ensure_allowed(way.intent()).await?;
+            self.queue.ensure_allowed(route.intent()).await?;
             self.queue.client.delete(Purpose::Admin, &key).await
         });
         removals.try_buffer_unordered(REMOVALS_AT_ONCE).try_collect().await
@@ -47,5 +47,5 @@ impl Migration<'_> {
 }
 
 pub(super) fn is_entry_of(key: &str, len: ShardLen) -> bool {
-    Entry::parse(key).is_some_and(|entry| entry.has_shard_of(len))
+    Entry::parse(key).is_some_and(|entry| entry.has_shard_len(len))
 }

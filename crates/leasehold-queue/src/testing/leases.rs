@@ -8,19 +8,19 @@
 //! let store = OnceLock::new();
 //! let suite = LeaseSuite::new(
 //!     move |host| store.get_or_init(|| Arc::new(MemoryStore::new(host))).clone(),
-//!     Time::moved(),
+//!     Time::manual(),
 //!     LeaseExtent::default(),
 //! );
 //! suite.run().await.unwrap();
 //! # }
 //! ```
 
+mod corrupt_objects;
 mod expiry;
 mod fencing;
 mod lost_answers;
 mod protocol;
 mod races;
-mod strange_objects;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -32,7 +32,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Mishap, StillHost};
+use super::{FaultyStore, ManualClockHost};
 use crate::lease::{HeldLease, LEASE_TTL_MAX, Renewed, Taken, read_lease};
 pub use protocol::{Protocol, Real};
 
@@ -54,7 +54,7 @@ type Opener = Arc<dyn Fn(&Arc<dyn Host>) -> Arc<dyn Store> + Send + Sync>;
 #[derive(Debug, Clone)]
 pub enum Time {
     /// Advanced by the suite, to the millisecond: for stores that follow the host's clocks.
-    Moved(StillHost),
+    Manual(ManualClockHost),
     /// Real time, for stores that have their own clock. Checks that take minutes are left out.
     Real,
 }
@@ -62,8 +62,8 @@ pub enum Time {
 impl Time {
     /// Time that is advanced only by the suite.
     #[must_use]
-    pub fn moved() -> Self {
-        Time::Moved(StillHost::default())
+    pub fn manual() -> Self {
+        Time::Manual(ManualClockHost::default())
     }
 }
 
@@ -108,7 +108,7 @@ impl LeaseSuite {
     /// Runs every check, and returns the first violation.
     pub async fn run(&self) -> std::result::Result<(), Violation> {
         let checks =
-            [races::CHECKS, expiry::CHECKS, fencing::CHECKS, lost_answers::CHECKS, strange_objects::CHECKS];
+            [races::CHECKS, expiry::CHECKS, fencing::CHECKS, lost_answers::CHECKS, corrupt_objects::CHECKS];
         for (check, run) in checks.into_iter().flatten() {
             run(self).await.map_err(|message| Violation { check, message })?;
         }
@@ -121,14 +121,14 @@ impl LeaseSuite {
 
     fn host(&self) -> Arc<dyn Host> {
         match &self.time {
-            Time::Moved(host) => Arc::new(host.clone()),
+            Time::Manual(host) => Arc::new(host.clone()),
             Time::Real => Arc::new(SystemHost),
         }
     }
 
     async fn pass(&self, duration: Duration) {
         match &self.time {
-            Time::Moved(host) => host.advance(duration),
+            Time::Manual(host) => host.advance(duration),
             Time::Real => SystemHost.sleep(duration).await,
         }
     }
@@ -145,13 +145,13 @@ impl LeaseSuite {
 
     /// A process that gives up at the first request without an answer.
     async fn impatient(&self, name: &str) -> std::result::Result<Process, String> {
-        self.process_with(name, self.long(), |client| client.with_patience(Duration::ZERO)).await
+        self.process_with(name, self.long(), |client| client.with_timeout(Duration::ZERO)).await
     }
 
     /// Lifetime of a lease that is not meant to expire, however busy the machine.
     fn long(&self) -> Duration {
         match self.time {
-            Time::Moved(_) => self.extent.ttl,
+            Time::Manual(_) => self.extent.ttl,
             Time::Real => LEASE_TTL_MAX,
         }
     }
@@ -163,7 +163,7 @@ impl LeaseSuite {
         make: impl Fn(Client) -> Client,
     ) -> std::result::Result<Process, String> {
         let host = self.host();
-        let store = Arc::new(Mishap::new((self.open)(&host)));
+        let store = Arc::new(FaultyStore::new((self.open)(&host)));
         let client = make(Client::new(store.clone(), host.clone()));
         let worker_id = Name::checked("worker id", name).map_err(failed)?;
         let instance = HexName::from_random(host.random_bits());
@@ -185,7 +185,7 @@ impl fmt::Debug for LeaseSuite {
 /// A process that takes leases.
 #[derive(Clone)]
 struct Process {
-    store: Arc<Mishap>,
+    store: Arc<FaultyStore>,
     client: Client,
     holder: Holder,
     protocol: Arc<dyn Protocol>,
@@ -244,7 +244,7 @@ impl Process {
     }
 
     /// Overwrites an object, as another program might.
-    async fn scribble(&self, key: &str, body: impl Into<Bytes>) -> Checked {
+    async fn overwrite(&self, key: &str, body: impl Into<Bytes>) -> Checked {
         let put = self.store.put(key, body.into(), &When::Always).await;
         put.map(|_| ()).map_err(|failure| failed(failure.error))
     }

@@ -121,7 +121,7 @@ async fn an_entry_ahead_of_a_waiting_task_is_no_fault() {
     let world = World::new().await;
     let id = world.submit().await;
     let entry = world.entries_of(&id, Index::Ready).await.pop().unwrap();
-    world.scribble(&entry.replace(".0000000001", ".0000000002"), "").await;
+    world.overwrite(&entry.replace(".0000000001", ".0000000002"), "").await;
     world.advance(hours(2));
     let checked = world.queue.check(true).await.unwrap();
     assert_eq!(
@@ -150,10 +150,10 @@ async fn garbage_below_every_prefix_is_reported() {
     let strange =
         ["artifacts/zz/x", "index/x", "peers/a", "shard-leases/zz.json", "unique/x.json", "workers/a"];
     for key in heals.iter().chain(&strange).copied().chain([record.as_str()]) {
-        world.scribble(key, "{").await;
+        world.overwrite(key, "{").await;
     }
-    world.scribble("probe/p/x", "").await;
-    world.scribble("quarantine/w/tasks/0/x.json", "{").await;
+    world.overwrite("probe/p/x", "").await;
+    world.overwrite("quarantine/w/tasks/0/x.json", "{").await;
 
     let checked = world.queue.check(true).await.unwrap();
     let mut expected = [&strange[..], &[record.as_str()]].concat();
@@ -185,7 +185,7 @@ async fn an_object_that_is_too_large_to_read_is_not_quarantined_without_its_byte
     let id = world.submit().await;
     let key = leasehold_core::keys::task(&world.queue.shard_len().shard_of(&id), &id);
     // The client returns this in place of the bytes.
-    world.scribble(&key, leasehold_core::unread::unread(1 << 31)).await;
+    world.overwrite(&key, leasehold_core::oversize::placeholder(1 << 31)).await;
     let error = world.queue.quarantine(&key, Keep::Copy).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid, "{error}");
     assert!(error.to_string().contains("--delete"), "{error}");
@@ -199,7 +199,7 @@ async fn a_corrupt_task_can_be_quarantined() {
     world.claim(&id).await;
     let key_of = |id| leasehold_core::keys::task(&world.queue.shard_len().shard_of(id), id);
     let key = key_of(&id);
-    world.scribble(&key, "{ \u{0}").await;
+    world.overwrite(&key, "{ \u{0}").await;
     let checked = world.queue.check(true).await.unwrap();
     assert_eq!((keys_of(&checked.corrupt), checked.repairable()), (vec![key.as_str()], 0));
 
@@ -227,7 +227,7 @@ async fn what_a_newer_program_has_written_is_not_quarantined() {
     let key = leasehold_core::keys::task(&world.queue.shard_len().shard_of(&id), &id);
     let mut record = world.raw(&id).await.unwrap();
     record["format"] = serde_json::json!(2);
-    world.scribble(&key, record.to_string()).await;
+    world.overwrite(&key, record.to_string()).await;
     let checked = world.queue.check(false).await.unwrap();
     assert_eq!(checked.corrupt[0].remedy, Remedy::Update);
     let error = world.queue.quarantine(&key, Keep::Nothing).await.unwrap_err();
@@ -240,7 +240,7 @@ async fn what_a_newer_program_has_written_is_not_quarantined() {
 async fn a_corrupt_lease_is_released_only_when_no_worker_can_hold_it() {
     let world = World::new().await;
     let key = "shard-leases/9.json";
-    world.scribble(key, "{\"epoch\": 7}").await;
+    world.overwrite(key, "{\"epoch\": 7}").await;
     let error = world.queue.quarantine(key, Keep::Nothing).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
     world.advance(mins(11));
@@ -256,11 +256,11 @@ async fn an_object_that_changes_meanwhile_is_not_quarantined() {
     let id = world.submit().await;
     let good = world.raw(&id).await.unwrap().to_string();
     let key = leasehold_core::keys::task(&world.queue.shard_len().shard_of(&id), &id);
-    world.scribble(&key, "{").await;
+    world.overwrite(&key, "{").await;
     let (queue, stage) = world.staged().await;
     let (others, mended) = (world.clone(), key.clone());
     stage.interrupt(|_, asked| asked.verb == Verb::Put && asked.key.starts_with("tasks/"), async move {
-        others.scribble(&mended, good).await;
+        others.overwrite(&mended, good).await;
     });
     let error = queue.quarantine(&key, Keep::Copy).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
@@ -273,7 +273,7 @@ async fn a_corrupt_idempotency_record_can_be_quarantined() {
     let world = World::new().await;
     world.queue.submit_task(order()).key("once").await.unwrap();
     let key = audit::keys(&world.store, "unique/").await.pop().unwrap();
-    world.scribble(&key, "{").await;
+    world.overwrite(&key, "{").await;
     let error = world.queue.submit_task(order()).key("once").await.unwrap_err();
     assert_eq!(error.kind(), Kind::Corrupt);
     world.queue.quarantine(&key, Keep::Copy).await.unwrap();

@@ -1,7 +1,7 @@
 //! Opening a queue, and being refused (promise P8).
 
 use leasehold_core::{Kind, Reason};
-use leasehold_queue::{Queue, QueueConfig};
+use leasehold_queue::{ObjectQueue, Queue, QueueConfig};
 use leasehold_store::{Client, MemoryStore, OpenMode, Store, Verb};
 use serde_json::json;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use std::sync::Arc;
 use crate::support::stage::Stage;
 use crate::support::{World, audit, mins, order};
 
-async fn connect(world: &World, shard_prefix_len: u8) -> leasehold_core::Result<Queue> {
+async fn connect(world: &World, shard_prefix_len: u8) -> leasehold_core::Result<ObjectQueue> {
     let client = Client::new(world.store.clone(), Arc::new(world.host.clone()));
-    Queue::with_config(client, QueueConfig { shard_prefix_len, ..QueueConfig::default() }).await
+    ObjectQueue::with_config(client, QueueConfig { shard_prefix_len, ..QueueConfig::default() }).await
 }
 
 #[tokio::test]
 async fn a_client_that_disagrees_is_refused_with_both_values() {
     let world = World::new().await;
-    connect(&world, QueueConfig::AS_FOUND).await.unwrap();
+    connect(&world, QueueConfig::ANY_SHARD_LEN).await.unwrap();
     connect(&world, 1).await.unwrap();
     let before = audit::keys(&world.store, "").await;
     let error = connect(&world, 2).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid);
-    let message = "shard_prefix_len is 2 here, but this queue has 1; remove the setting, or correct it";
+    let message = "shard_prefix_len is set to 2, but this queue has 1; remove the setting, or correct it";
     assert_eq!(error.to_string(), message);
     for digits in [0, 5, 254] {
         assert_eq!(connect(&world, digits).await.unwrap_err().kind(), Kind::Invalid);
@@ -33,8 +33,8 @@ async fn a_client_that_disagrees_is_refused_with_both_values() {
 #[tokio::test]
 async fn a_queue_is_created_once_and_found_by_all() {
     let world = World::new().await;
-    let again = connect(&world, QueueConfig::AS_FOUND).await.unwrap();
-    assert_eq!(again.agreement(), world.queue.agreement());
+    let again = connect(&world, QueueConfig::ANY_SHARD_LEN).await.unwrap();
+    assert_eq!(again.meta(), world.queue.meta());
     assert_eq!(audit::keys(&world.store, "").await, ["queue.json"], "nothing is left of the probe");
 }
 
@@ -47,14 +47,20 @@ async fn a_description_that_cannot_be_used_is_refused_and_kept() {
     newer["shard_prefix_len"] = json!("many");
     let mut wide = good.clone();
     wide["shard_prefix_len"] = json!(9);
+    let mut journal = good.clone();
+    journal["layout"] = json!("journal");
     for (body, word) in [
         ("{".to_owned(), "failed to read queue.json"),
         ("null".to_owned(), "failed to read queue.json"),
         (newer.to_string(), "format 2 is not supported, only up to 1; use a newer version of this program"),
         (wide.to_string(), "failed to read queue.json"),
+        (
+            journal.to_string(),
+            "layout `journal` is not supported, only `objects`; use a newer version of this program",
+        ),
     ] {
-        world.scribble("queue.json", body.clone()).await;
-        let error = connect(&world, QueueConfig::AS_FOUND).await.unwrap_err();
+        world.overwrite("queue.json", body.clone()).await;
+        let error = connect(&world, QueueConfig::ANY_SHARD_LEN).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Corrupt);
         assert!(error.to_string().contains(word), "{error}");
         let kept =
@@ -67,15 +73,15 @@ async fn a_description_that_cannot_be_used_is_refused_and_kept() {
 async fn a_place_is_an_address_or_a_path_or_an_open_store() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().to_str().unwrap();
-    let queue = Queue::connect(folder.path()).await.unwrap();
+    let queue = ObjectQueue::connect(folder.path()).await.unwrap();
     for again in [
-        Queue::connect(text).await.unwrap(),
-        Queue::connect(format!("file://{text}")).await.unwrap(),
-        Queue::connect(queue.client().clone()).await.unwrap(),
+        ObjectQueue::connect(text).await.unwrap(),
+        ObjectQueue::connect(format!("file://{text}")).await.unwrap(),
+        ObjectQueue::connect(queue.client().clone()).await.unwrap(),
     ] {
-        assert_eq!(again.agreement(), queue.agreement());
+        assert_eq!(again.meta(), queue.meta());
     }
-    assert_eq!(Queue::connect("redis://x").await.unwrap_err().kind(), Kind::Invalid);
+    assert_eq!(ObjectQueue::connect("redis://x").await.unwrap_err().kind(), Kind::Invalid);
 }
 
 fn client(world: &World, store: Arc<dyn Store>) -> Client {
@@ -88,12 +94,12 @@ async fn only_clients_in_create_mode_create_a_queue() {
     let store = Arc::new(MemoryStore::new(&(Arc::new(world.host.clone()) as _)));
     for mode in [OpenMode::Read, OpenMode::Write] {
         let config = QueueConfig { mode, ..QueueConfig::default() };
-        let error = Queue::with_config(client(&world, store.clone()), config).await.unwrap_err();
-        assert_eq!((error.kind(), error.matter()), (Kind::Invalid, Some(Reason::Missing)));
+        let error = ObjectQueue::with_config(client(&world, store.clone()), config).await.unwrap_err();
+        assert_eq!((error.kind(), error.reason()), (Kind::Invalid, Some(Reason::Missing)));
         assert_eq!(error.to_string(), "no queue at memory; create one with `leasehold init`");
         assert!(audit::keys(&store, "").await.is_empty());
         let config = QueueConfig { mode, ..QueueConfig::default() };
-        Queue::with_config(client(&world, world.store.clone()), config).await.unwrap();
+        ObjectQueue::with_config(client(&world, world.store.clone()), config).await.unwrap();
     }
 }
 
@@ -103,14 +109,14 @@ async fn a_folder_that_is_missing_stays_missing_unless_a_queue_is_to_be_created(
     let path = folder.path().join("deep/queue");
     for mode in [OpenMode::Read, OpenMode::Write] {
         let config = QueueConfig { mode, ..QueueConfig::default() };
-        let error = Queue::with_config(path.as_path(), config).await.unwrap_err();
-        assert_eq!(error.matter(), Some(Reason::Missing), "{error}");
+        let error = ObjectQueue::with_config(path.as_path(), config).await.unwrap_err();
+        assert_eq!(error.reason(), Some(Reason::Missing), "{error}");
         assert!(!folder.path().join("deep").exists());
     }
-    let created = Queue::connect(path.as_path()).await.unwrap();
+    let created = ObjectQueue::connect(path.as_path()).await.unwrap();
     let id = created.submit_task(order()).await.unwrap().id;
     let config = QueueConfig { mode: OpenMode::Read, ..QueueConfig::default() };
-    let reader = Queue::with_config(path.as_path(), config).await.unwrap();
+    let reader = ObjectQueue::with_config(path.as_path(), config).await.unwrap();
     assert_eq!(reader.get(&id).await.unwrap().id, id);
     assert_eq!(reader.cancel(&id).await.unwrap_err().kind(), Kind::Denied);
 }
@@ -123,22 +129,24 @@ async fn a_queue_is_never_created_over_tasks_and_can_be_restored() {
     let before = audit::keys(&world.store, "").await;
     for mode in [OpenMode::Create, OpenMode::Write, OpenMode::Read] {
         let config = QueueConfig { mode, ..QueueConfig::default() };
-        let error = Queue::with_config(client(&world, world.store.clone()), config).await.unwrap_err();
+        let error = ObjectQueue::with_config(client(&world, world.store.clone()), config).await.unwrap_err();
         assert!(error.kind() == Kind::Corrupt && error.to_string().contains("--restore"), "{error}");
     }
     assert_eq!(audit::keys(&world.store, "").await, before);
     assert_eq!(world.queue.check(true).await.unwrap_err().kind(), Kind::Corrupt);
     let wrong = QueueConfig { shard_prefix_len: 3, ..QueueConfig::default() };
-    let error = Queue::restore(client(&world, world.store.clone()), wrong).await.unwrap_err();
+    let error = ObjectQueue::restore(client(&world, world.store.clone()), wrong).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "shard_prefix_len is 3 here, but the tasks are in shards of 2 digits; remove the setting, or correct it"
+        "shard_prefix_len is set to 3, but the tasks are in shards of 2 digits; remove the setting, or correct it"
     );
-    let restored = Queue::restore(client(&world, world.store.clone()), QueueConfig::default()).await.unwrap();
+    let restored =
+        ObjectQueue::restore(client(&world, world.store.clone()), QueueConfig::default()).await.unwrap();
     assert_eq!(restored.shard_len().digits(), 2);
     assert_eq!(restored.get(&id).await.unwrap().id, id);
-    let again = Queue::restore(client(&world, world.store.clone()), QueueConfig::default()).await.unwrap();
-    assert_eq!(again.agreement(), restored.agreement());
+    let again =
+        ObjectQueue::restore(client(&world, world.store.clone()), QueueConfig::default()).await.unwrap();
+    assert_eq!(again.meta(), restored.meta());
 }
 
 #[tokio::test]
@@ -146,9 +154,9 @@ async fn a_queue_is_not_restored_while_tasks_are_in_shards_of_two_lengths() {
     let world = World::with_shards(2).await;
     let id = world.submit().await;
     world.store.delete("queue.json").await.unwrap();
-    world.scribble(&format!("tasks/0/{id}.json"), "{}").await;
+    world.overwrite(&format!("tasks/0/{id}.json"), "{}").await;
     let error =
-        Queue::restore(client(&world, world.store.clone()), QueueConfig::default()).await.unwrap_err();
+        ObjectQueue::restore(client(&world, world.store.clone()), QueueConfig::default()).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Corrupt);
     assert!(error.to_string().contains("tasks/ has shards of 1 digit and of 2 digits"), "{error}");
     assert!(audit::value(&world.store, "queue.json").await.is_none());
@@ -161,12 +169,12 @@ async fn a_client_finds_the_queue_that_another_creates_at_the_same_time() {
     let stage = Arc::new(Stage::new(store.clone()));
     let (other, its_store) = (world.clone(), store.clone());
     stage.interrupt(|_, asked| asked.verb == Verb::List, async move {
-        let created = Queue::connect(client(&other, its_store)).await.unwrap();
+        let created = ObjectQueue::connect(client(&other, its_store)).await.unwrap();
         created.submit_task(order()).await.unwrap();
     });
-    let found = Queue::connect(client(&world, stage)).await.unwrap();
-    let created = Queue::connect(client(&world, store)).await.unwrap();
-    assert_eq!(found.agreement(), created.agreement());
+    let found = ObjectQueue::connect(client(&world, stage)).await.unwrap();
+    let created = ObjectQueue::connect(client(&world, store)).await.unwrap();
+    assert_eq!(found.meta(), created.meta());
 }
 
 /// Held tasks may be settled; nothing is submitted, claimed or repaired.
@@ -176,7 +184,7 @@ async fn a_connected_client_reports_that_the_description_is_missing_and_continue
     let kept = Store::get(&*world.store, "queue.json", None).await.unwrap().found().unwrap();
     world.store.delete("queue.json").await.unwrap();
     world.queue.ensure_writable().await.expect("it was read a moment ago");
-    world.advance(QueueConfig::default().layout_asked_every + std::time::Duration::from_secs(1));
+    world.advance(QueueConfig::default().layout_refresh_interval + std::time::Duration::from_secs(1));
     let error = world.queue.ensure_writable().await.unwrap_err();
     assert!(
         error.kind() == Kind::Corrupt && error.to_string().contains("queue.json is missing at memory"),
@@ -184,7 +192,7 @@ async fn a_connected_client_reports_that_the_description_is_missing_and_continue
     );
     assert_eq!(world.queue.submit_task(order()).await.unwrap_err().kind(), Kind::Corrupt);
     world.advance(mins(10));
-    world.scribble("queue.json", kept.body).await;
+    world.overwrite("queue.json", kept.body).await;
     world.submit().await;
 }
 
@@ -195,8 +203,8 @@ async fn a_connected_client_submits_nothing_into_another_queue_in_its_place() {
     let kept = Store::get(&*world.store, "queue.json", None).await.unwrap().found().unwrap();
     let mut other: serde_json::Value = serde_json::from_slice(&kept.body).unwrap();
     other["queue_id"] = json!("00000000000000000000000001");
-    world.scribble("queue.json", other.to_string()).await;
-    world.advance(QueueConfig::default().layout_asked_every + std::time::Duration::from_secs(1));
+    world.overwrite("queue.json", other.to_string()).await;
+    world.advance(QueueConfig::default().layout_refresh_interval + std::time::Duration::from_secs(1));
     let before = audit::keys(&world.store, "").await;
     for _ in 0..2 {
         let error = world.queue.submit_task(order()).await.unwrap_err();
@@ -209,7 +217,26 @@ async fn a_connected_client_submits_nothing_into_another_queue_in_its_place() {
     }
     assert_eq!(audit::keys(&world.store, "").await, before);
     // The right one is back, as after a restore of the wrong backup.
-    world.scribble("queue.json", kept.body).await;
+    world.overwrite("queue.json", kept.body).await;
     world.submit().await;
     assert!(!world.queue.is_outdated());
+}
+
+#[tokio::test]
+async fn the_front_opens_the_layout_that_is_named() {
+    let world = World::new().await;
+    let client = || Client::new(world.store.clone(), Arc::new(world.host.clone()));
+    let mut named = audit::value(&world.store, "queue.json").await.unwrap();
+    named["layout"] = json!("objects");
+    world.overwrite("queue.json", named.to_string()).await;
+    let queue = Queue::connect(client()).await.unwrap();
+    assert_eq!(queue.objects().unwrap().meta().queue_id, world.queue.meta().queue_id);
+    let id = queue.submit("work", 1).await.unwrap().id;
+    assert_eq!(queue.get(&id).await.unwrap(), world.queue.get(&id).await.unwrap());
+    // A client that is connected starts nothing by a layout that it does not know.
+    named["layout"] = json!("journal");
+    world.overwrite("queue.json", named.to_string()).await;
+    world.advance(mins(2));
+    assert_eq!(queue.submit("work", 2).await.unwrap_err().kind(), Kind::Corrupt);
+    assert_eq!(Queue::connect(client()).await.unwrap_err().kind(), Kind::Corrupt);
 }

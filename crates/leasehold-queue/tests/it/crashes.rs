@@ -40,7 +40,7 @@ async fn requests_of(op: Operation) -> usize {
     stage.asked().len()
 }
 
-async fn suffer(op: Operation, number: usize, fate: Fate, landing: Landing) {
+async fn run_with_fault(op: Operation, number: usize, fate: Fate, landing: Landing) {
     let context = format!("{op:?}, request {number} {fate:?}, lands {landing:?}");
     let world = World::new().await;
     let ready = Ready::prepare(&world, op).await;
@@ -51,7 +51,7 @@ async fn suffer(op: Operation, number: usize, fate: Fate, landing: Landing) {
     if let Landing::AfterMinutes(minutes) = landing {
         recover(&world, minutes, &context).await;
     }
-    stage.land().await;
+    stage.apply_late().await;
     assert_covered(&world.store, &context).await;
     recover(&world, LONG, &context).await;
     let was_dead = matches!(fate, Fate::Die | Fate::PassThenDie | Fate::HoldThenDie);
@@ -93,7 +93,7 @@ async fn every_operation_survives_every_single_fault() {
             for fate in FATES {
                 let landings = if fate == Fate::HoldThenDie { &LANDINGS[..] } else { &LANDINGS[..1] };
                 for landing in landings {
-                    suffer(op, number, fate, *landing).await;
+                    run_with_fault(op, number, fate, *landing).await;
                     runs += 1;
                 }
             }

@@ -3,7 +3,7 @@
 use futures::TryStreamExt;
 use leasehold_core::{HexName, Holder, ShardRange, keys};
 use leasehold_queue::LeaseState::{Corrupt, Expired, Free, Held};
-use leasehold_queue::{HeldLease, Leases, Queue, QueueConfig, SeenLease, Taken, break_lease};
+use leasehold_queue::{HeldLease, LeaseInfo, Leases, ObjectQueue, QueueConfig, Taken, break_lease};
 use leasehold_store::{Client, MemoryStore};
 use serde_json::Map;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ async fn large() -> World {
     let store = Arc::new(MemoryStore::new(&(Arc::new(host.clone()) as _)));
     let client = Client::new(store.clone(), Arc::new(host.clone()));
     let config = QueueConfig { shard_prefix_len: 2, ..QueueConfig::default() };
-    World { queue: Queue::with_config(client, config).await.unwrap(), host, store }
+    World { queue: ObjectQueue::with_config(client, config).await.unwrap(), host, store }
 }
 
 fn leases(world: &World, name: &str) -> Leases {
@@ -31,7 +31,7 @@ async fn take(leases: &Leases, key: &str) -> HeldLease {
     }
 }
 
-async fn seen(world: &World) -> Vec<(ShardRange, SeenLease)> {
+async fn seen(world: &World) -> Vec<(ShardRange, LeaseInfo)> {
     world.queue.shard_leases().await.unwrap()
 }
 
@@ -62,7 +62,7 @@ async fn a_lease_is_held_until_it_has_certainly_expired_and_free_once_it_was_rel
     }
     let released = take(&leases, &keys[2]).await;
     leases.release(released).await.unwrap();
-    world.scribble(&keys[3], "{").await;
+    world.overwrite(&keys[3], "{").await;
     let states = async || seen(&world).await.iter().map(|(_, seen)| seen.state).take(4).collect::<Vec<_>>();
     assert_eq!(states().await, [Held, Held, Free, Corrupt]);
     world.advance(secs(60));
@@ -79,7 +79,7 @@ async fn worker_ids_are_read_in_order_and_other_objects_left_out() {
     for name in ["w2", "w1"] {
         take(&leases(&world, name), &keys::worker_lease(&worker(name))).await;
     }
-    world.scribble("workers/readme.txt", "hello").await;
+    world.overwrite("workers/readme.txt", "hello").await;
     let before = world.ledger();
     let names: Vec<_> = world.queue.worker_leases().try_collect().await.unwrap();
     assert_eq!(requests(&world.queue, &before), [0, 2, 1, 0]);

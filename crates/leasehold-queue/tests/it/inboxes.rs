@@ -4,7 +4,7 @@ use leasehold_core::{HexName, Holder, IndexLocation, Status, TaskId, keys};
 use leasehold_queue::discover::KeyRange;
 use leasehold_queue::lease::worker_subject;
 use leasehold_queue::{
-    ClaimOutcome, DirectDispatch, HeldLease, IndexHit, Leases, Queue, QueueConfig, Rescued, Selection,
+    ClaimOutcome, DirectDispatch, HeldLease, IndexHit, Leases, ObjectQueue, QueueConfig, Rescued, Selection,
     Settlement, Taken,
 };
 use leasehold_store::{Client, Purpose};
@@ -15,10 +15,12 @@ use crate::support::stage::Fate;
 use crate::support::{LEASE, World, any_type, audit, mins, order, requests, secs, worker};
 
 /// A producer with this selection.
-async fn producer(world: &World, selection: Selection) -> Queue {
+async fn producer(world: &World, selection: Selection) -> ObjectQueue {
     let client = Client::new(world.store.clone(), Arc::new(world.host.clone()));
     let direct = DirectDispatch { selection, ..DirectDispatch::default() };
-    Queue::with_config(client, QueueConfig { direct: Some(direct), ..QueueConfig::default() }).await.unwrap()
+    ObjectQueue::with_config(client, QueueConfig { direct: Some(direct), ..QueueConfig::default() })
+        .await
+        .unwrap()
 }
 
 /// A worker takes its id for a minute.
@@ -40,11 +42,11 @@ fn inbox(name: &str) -> IndexLocation {
     IndexLocation::Inbox(worker(name))
 }
 
-async fn submit(queue: &Queue) -> TaskId {
+async fn submit(queue: &ObjectQueue) -> TaskId {
     queue.submit_task(order()).await.unwrap().id
 }
 
-/// Number of pointers in each inbox.
+/// Number of entries in each inbox.
 async fn sizes(world: &World) -> BTreeMap<String, u64> {
     let sizes = world.queue.inbox_sizes().await.unwrap();
     sizes.into_iter().map(|(worker, size)| (worker.to_string(), size)).collect()
@@ -60,7 +62,7 @@ async fn the_list_of_workers_is_cached_for_half_a_minute() {
     for _ in 0..4 {
         submit(&producer).await;
     }
-    // Pointer and task, and a ring per inbox within this second; one list shows the live workers.
+    // Entry and task, and a ring per inbox within this second; one list shows the live workers.
     assert_eq!(requests(&producer, &before), [4 * 2 + 2, 0, 1, 0]);
     assert_eq!(sizes(&world).await, BTreeMap::from([("kept".into(), 2), ("lost".into(), 2)]));
     world.advance(secs(29));
@@ -118,7 +120,7 @@ async fn an_inbox_without_a_holder_is_emptied_once() {
         async move {
             match queue.claim_as_owner(&found, &worker("dead"), LEASE * 3, &any_type).await.unwrap() {
                 ClaimOutcome::Claimed(claimed) => claimed,
-                met => panic!("{met:?}"),
+                outcome => panic!("{outcome:?}"),
             }
         }
     };
@@ -147,9 +149,9 @@ async fn an_inbox_without_a_holder_is_emptied_once() {
     assert_eq!(world.get(&waits).await.status(), Status::Completed);
 }
 
-/// The producer is between its two writes: the pointer moves to the overflow, and is claimed when the task exists.
+/// The producer is between its two writes: the entry moves to the overflow, and is claimed when the task exists.
 #[tokio::test]
-async fn a_pointer_without_its_task_is_moved_too() {
+async fn an_entry_without_its_task_is_moved_too() {
     let world = World::new().await;
     let id = world.submit().await;
     let ready = world.get(&id).await.entry().unwrap();
@@ -157,9 +159,9 @@ async fn a_pointer_without_its_task_is_moved_too() {
     let task = world.queue.client().get(Purpose::Admin, &key).await.unwrap().unwrap();
     world.queue.client().delete(Purpose::Admin, &key).await.unwrap();
     world.queue.client().delete(Purpose::Admin, &ready.key()).await.unwrap();
-    world.scribble(&ready.moved(inbox("gone")).key(), "").await;
+    world.overwrite(&ready.at_location(inbox("gone")).key(), "").await;
     assert_eq!(world.queue.rescue_inboxes().await.unwrap().moved, 1);
-    world.scribble(&key, task.body).await;
+    world.overwrite(&key, task.body).await;
     let [left] = &found(&world, &IndexLocation::Overflow).await[..] else { panic!("it was moved") };
     assert!(matches!(
         world.queue.claim(left, &worker("w"), LEASE, &any_type).await.unwrap(),
@@ -167,14 +169,14 @@ async fn a_pointer_without_its_task_is_moved_too() {
     ));
 }
 
-/// The first of two inboxes has a pointer whose task gets no answer.
+/// The first of two inboxes has an entry whose task gets no answer.
 #[tokio::test]
 async fn one_task_without_an_answer_does_not_block_other_inboxes() {
     let world = World::new().await;
     let [stuck, free] = [world.submit().await, world.submit().await];
     for (id, name) in [(stuck, "a"), (free, "b")] {
         let ready = world.get(&id).await.entry().unwrap();
-        world.scribble(&ready.moved(inbox(name)).key(), "").await;
+        world.overwrite(&ready.at_location(inbox(name)).key(), "").await;
         world.queue.client().delete(Purpose::Admin, &ready.key()).await.unwrap();
     }
     let (queue, stage) = world.staged().await;
@@ -191,9 +193,9 @@ async fn a_task_that_its_owner_runs_is_no_finding_of_a_check() {
     let producer = producer(&world, Selection::Random).await;
     named(&world, "a").await;
     submit(&producer).await;
-    let [pointer] = &found(&world, &inbox("a")).await[..] else { panic!("it is in the inbox") };
-    let met = world.queue.claim_as_owner(pointer, &worker("a"), LEASE, &any_type).await.unwrap();
-    assert!(matches!(met, ClaimOutcome::Claimed(_)));
+    let [entry] = &found(&world, &inbox("a")).await[..] else { panic!("it is in the inbox") };
+    let outcome = world.queue.claim_as_owner(entry, &worker("a"), LEASE, &any_type).await.unwrap();
+    assert!(matches!(outcome, ClaimOutcome::Claimed(_)));
     let checked = world.queue.check(false).await.unwrap();
     assert_eq!((checked.uncovered.len(), checked.dangling.len()), (0, 0), "{checked:?}");
 }

@@ -3,7 +3,7 @@
 use futures::{StreamExt, TryStreamExt};
 use leasehold_core::new_task::Start;
 use leasehold_core::{Kind, NewTask, Reason, Status};
-use leasehold_queue::{Filter, ListedTask, Settlement};
+use leasehold_queue::{Filter, ListedTask, Queue, Settlement};
 use serde_json::json;
 
 use crate::support::stage::Fate;
@@ -108,7 +108,7 @@ async fn a_wait_ends_with_the_task() {
     stage.interrupt(|number, _| number == 3, async move {
         others.queue.settle(&claimed, Settlement::complete(json!(7))).await.unwrap().unwrap();
     });
-    let task = queue.wait(&id, Some(mins(1))).await.unwrap();
+    let task = Queue::from(queue.clone()).wait(&id, Some(mins(1))).await.unwrap();
     assert_eq!(task.status(), Status::Completed);
     assert_eq!(stage.asked().len(), 4);
 }
@@ -118,7 +118,7 @@ async fn a_wait_is_not_longer_than_its_limit() {
     let world = World::new().await;
     let id = world.submit().await;
     let started = world.now();
-    let error = world.queue.wait(&id, Some(secs(20))).await.unwrap_err();
+    let error = Queue::from(world.queue.clone()).wait(&id, Some(secs(20))).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
     assert_eq!(world.now().since(started), secs(20));
 }
@@ -136,6 +136,6 @@ async fn a_task_is_found_by_the_first_characters_of_its_id() {
         assert_eq!(world.queue.find(&prefix).await.unwrap(), id);
         assert_eq!(requests(&world.queue, &before), [0, 0, 1, 0]);
         let missing = world.queue.find(&"00000000-0000-4000-8000-0".parse().unwrap()).await.unwrap_err();
-        assert_eq!(missing.matter(), Some(Reason::Missing));
+        assert_eq!(missing.reason(), Some(Reason::Missing));
     }
 }

@@ -240,7 +240,7 @@ async fn fields_of_a_newer_program_outlive_the_mark() {
     let path = audit::keys(&world.store, "unique/").await.pop().unwrap();
     let mut record = audit::value(&world.store, &path).await.unwrap();
     record["colour"] = json!("blue");
-    world.scribble(&path, record.to_string()).await;
+    world.overwrite(&path, record.to_string()).await;
     world.advance(LIFETIME + secs(1));
     let (queue, stage) = world.staged().await;
     stage.play(|_, asked| if asked.verb == Verb::Delete { Fate::Die } else { Fate::Pass });
@@ -249,7 +249,7 @@ async fn fields_of_a_newer_program_outlive_the_mark() {
     assert_eq!(marked["colour"], "blue");
 
     record["format"] = json!(2);
-    world.scribble(&path, record.to_string()).await;
+    world.overwrite(&path, record.to_string()).await;
     let error = world.queue.submit_task(order()).key(key()).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Corrupt, "{error}");
 }

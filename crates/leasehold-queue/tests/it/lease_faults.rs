@@ -39,7 +39,7 @@ const LANDINGS: [usize; 5] = [0, 1, 3, 7, 12];
 enum Operation {
     TakeNew,
     TakeReleased,
-    TakeRunOut,
+    TakeExpired,
     Renew,
     Release,
 }
@@ -47,19 +47,19 @@ enum Operation {
 const OPERATIONS: [Operation; 5] = [
     Operation::TakeNew,
     Operation::TakeReleased,
-    Operation::TakeRunOut,
+    Operation::TakeExpired,
     Operation::Renew,
     Operation::Release,
 ];
 
 /// A process that tries to hold the lease all the time.
-struct Party {
+struct Contender {
     client: Client,
     holder: Holder,
     held: Option<HeldLease>,
 }
 
-impl Party {
+impl Contender {
     fn new(client: Client, number: u128) -> Self {
         // All with one worker id: only the instance tells them apart.
         let worker_id = Name::checked("worker id", "same").unwrap();
@@ -72,7 +72,7 @@ impl Party {
     }
 
     /// Takes or renews the lease. A failure is retried at the next tick.
-    async fn go_on(&mut self, protocol: &dyn Protocol) -> Result<(), String> {
+    async fn take_or_renew(&mut self, protocol: &dyn Protocol) -> Result<(), String> {
         let Some(held) = &mut self.held else {
             let taken = protocol.take(&self.client, &self.holder, KEY, &Map::new()).await;
             if let Ok(Taken::Ours(held)) = taken {
@@ -86,7 +86,7 @@ impl Party {
         }
     }
 
-    async fn give_back(&mut self, protocol: &dyn Protocol) {
+    async fn release(&mut self, protocol: &dyn Protocol) {
         if let Some(held) = self.held.take() {
             // After a failure the lease expires.
             let _ = protocol.release(&self.client, &self.holder, held).await;
@@ -98,38 +98,38 @@ impl Party {
 struct Scene<'a> {
     host: FakeHost,
     stage: Arc<Stage>,
-    parties: [Party; 3],
+    contenders: [Contender; 3],
     protocol: &'a dyn Protocol,
     /// Every claim that was read, in order.
     claims: Vec<(u64, HexName)>,
 }
 
 impl<'a> Scene<'a> {
-    fn new(patience: Duration, protocol: &'a dyn Protocol) -> Self {
+    fn new(retry_budget: Duration, protocol: &'a dyn Protocol) -> Self {
         let host = FakeHost::new();
         let as_host: Arc<dyn Host> = Arc::new(host.clone());
         let store = Arc::new(MemoryStore::new(&as_host));
         let stage = Arc::new(Stage::new(store.clone()));
-        let unlucky = Client::new(stage.clone(), as_host.clone()).with_patience(patience);
-        let rival = |number| Party::new(Client::new(store.clone(), as_host.clone()), number);
-        let parties = [Party::new(unlucky, 1), rival(2), rival(3)];
-        Self { host, stage, parties, protocol, claims: Vec::new() }
+        let unlucky = Client::new(stage.clone(), as_host.clone()).with_timeout(retry_budget);
+        let rival = |number| Contender::new(Client::new(store.clone(), as_host.clone()), number);
+        let contenders = [Contender::new(unlucky, 1), rival(2), rival(3)];
+        Self { host, stage, contenders, protocol, claims: Vec::new() }
     }
 
     async fn prepare(&mut self, op: Operation) {
         match op {
             Operation::TakeNew => {}
             Operation::TakeReleased => {
-                self.parties[1].go_on(self.protocol).await.unwrap();
-                self.parties[1].give_back(self.protocol).await;
+                self.contenders[1].take_or_renew(self.protocol).await.unwrap();
+                self.contenders[1].release(self.protocol).await;
             }
-            Operation::TakeRunOut => {
-                self.parties[1].go_on(self.protocol).await.unwrap();
-                self.parties[1].held = None;
+            Operation::TakeExpired => {
+                self.contenders[1].take_or_renew(self.protocol).await.unwrap();
+                self.contenders[1].held = None;
                 self.host.advance(TTL + Duration::from_millis(1));
             }
             Operation::Renew | Operation::Release => {
-                self.parties[0].go_on(self.protocol).await.unwrap();
+                self.contenders[0].take_or_renew(self.protocol).await.unwrap();
                 self.host.advance(TICK);
             }
         }
@@ -137,9 +137,9 @@ impl<'a> Scene<'a> {
 
     async fn run(&mut self, op: Operation) -> Result<(), String> {
         if op == Operation::Release {
-            self.parties[0].give_back(self.protocol).await;
+            self.contenders[0].release(self.protocol).await;
         } else {
-            self.parties[0].go_on(self.protocol).await?;
+            self.contenders[0].take_or_renew(self.protocol).await?;
         }
         self.check()
     }
@@ -148,12 +148,12 @@ impl<'a> Scene<'a> {
     async fn tick(&mut self, tick: usize, is_dead: bool) -> Result<(), String> {
         let order = [tick % 3, (tick + 1) % 3, (tick + 2) % 3];
         for number in order.into_iter().filter(|number| !is_dead || *number != 0) {
-            self.parties[number].go_on(self.protocol).await?;
+            self.contenders[number].take_or_renew(self.protocol).await?;
             self.check()?;
         }
         if tick % 4 == 1 {
             for number in 1..3 {
-                self.parties[number].give_back(self.protocol).await;
+                self.contenders[number].release(self.protocol).await;
                 self.check()?;
             }
         }
@@ -162,10 +162,10 @@ impl<'a> Scene<'a> {
     }
 
     fn check(&mut self) -> Result<(), String> {
-        if self.parties.iter().filter(|party| party.trusts()).count() > 1 {
-            return Err("two trust at once".into());
+        if self.contenders.iter().filter(|contender| contender.trusts()).count() > 1 {
+            return Err("two processes trust the lease at once".into());
         }
-        for held in self.parties.iter().filter_map(|party| party.held.as_ref()) {
+        for held in self.contenders.iter().filter_map(|contender| contender.held.as_ref()) {
             let claim = (held.lease().epoch, held.lease().instance.clone());
             if self.claims.contains(&claim) {
                 continue;
@@ -185,27 +185,27 @@ struct Case {
     number: usize,
     fate: Fate,
     landing: usize,
-    patience: Duration,
+    retry_budget: Duration,
 }
 
-async fn suffer(case: Case, protocol: &dyn Protocol) -> Result<(), String> {
-    let mut scene = Scene::new(case.patience, protocol);
+async fn run_with_fault(case: Case, protocol: &dyn Protocol) -> Result<(), String> {
+    let mut scene = Scene::new(case.retry_budget, protocol);
     scene.prepare(case.op).await;
     scene.stage.play_at(case.number, case.fate);
     scene.run(case.op).await?;
     let is_dead = matches!(case.fate, Fate::Die | Fate::PassThenDie | Fate::HoldThenDie)
         && scene.stage.asked().len() > case.number;
     if is_dead {
-        scene.parties[0].held = None;
+        scene.contenders[0].held = None;
     }
     for tick in 0..TICKS {
         if tick == case.landing {
-            scene.stage.land().await;
+            scene.stage.apply_late().await;
             scene.check()?;
         }
         scene.tick(tick, is_dead).await?;
     }
-    match scene.parties.iter().filter(|party| party.trusts()).count() {
+    match scene.contenders.iter().filter(|contender| contender.trusts()).count() {
         1 => Ok(()),
         count => Err(format!("in the end {count} trust")),
     }
@@ -223,16 +223,16 @@ async fn requests_of(op: Operation, protocol: &dyn Protocol) -> usize {
 }
 
 /// Runs every case; returns their number, or the first failure.
-async fn suffer_all(protocol: &dyn Protocol) -> Result<usize, String> {
+async fn run_all_cases(protocol: &dyn Protocol) -> Result<usize, String> {
     let mut runs = 0;
     for op in OPERATIONS {
         for number in 0..requests_of(op, protocol).await {
             for fate in FATES {
                 let is_late = matches!(fate, Fate::Hold | Fate::HoldThenDie);
                 for landing in if is_late { &LANDINGS[..] } else { &LANDINGS[..1] } {
-                    for patience in [Duration::ZERO, secs(30)] {
-                        let case = Case { op, number, fate, landing: *landing, patience };
-                        suffer(case, protocol).await.map_err(|wrong| format!("{case:?}: {wrong}"))?;
+                    for retry_budget in [Duration::ZERO, secs(30)] {
+                        let case = Case { op, number, fate, landing: *landing, retry_budget };
+                        run_with_fault(case, protocol).await.map_err(|wrong| format!("{case:?}: {wrong}"))?;
                         runs += 1;
                     }
                 }
@@ -244,21 +244,21 @@ async fn suffer_all(protocol: &dyn Protocol) -> Result<usize, String> {
 
 #[tokio::test]
 async fn a_lease_survives_every_single_fault() {
-    let runs = suffer_all(&Real).await.unwrap();
+    let runs = run_all_cases(&Real).await.unwrap();
     assert!(runs > 300, "only {runs} runs");
 }
 
 #[tokio::test]
 async fn a_protocol_with_a_rule_left_out_does_not() {
     for (variant, wrong) in [
-        (Variant::ByNameOnly, "two trust"),
+        (Variant::ByNameOnly, "two processes trust"),
         (Variant::DeletesOnRelease, "epoch 1 was there before"),
-        (Variant::ReleasesAlways, "two trust"),
-        (Variant::RenewsAlways, "two trust"),
+        (Variant::ReleasesAlways, "two processes trust"),
+        (Variant::RenewsAlways, "two processes trust"),
         (Variant::RefusedIsLost, "lost its lease"),
         (Variant::UnansweredIsLost, "lost its lease"),
     ] {
-        let found = suffer_all(&variant).await.unwrap_err();
+        let found = run_all_cases(&variant).await.unwrap_err();
         assert!(found.contains(wrong), "{variant:?}: {found}");
     }
 }
@@ -271,7 +271,7 @@ fn staged(host: &FakeHost) -> (Client, Arc<Stage>, Arc<MemoryStore>) {
     (Client::new(stage.clone(), as_host), stage, store)
 }
 
-async fn scribble(store: &MemoryStore, body: &'static str) {
+async fn overwrite(store: &MemoryStore, body: &'static str) {
     store.put(KEY, body.into(), &When::Always).await.unwrap();
 }
 
@@ -282,12 +282,12 @@ async fn a_corrupt_lease_is_judged_by_its_own_age() {
     for (is_listed, number) in (0..5).flat_map(|number| [(true, number), (false, number)]) {
         let host = FakeHost::new();
         let (client, stage, store) = staged(&host);
-        scribble(&store, "old nonsense").await;
+        overwrite(&store, "old nonsense").await;
         let stamp = store.list(&List::all(KEY)).await.unwrap().entries[0].modified;
         host.advance(mins(20));
         let rewritten = store.clone();
-        stage.interrupt(move |n, _| n == number, async move { scribble(&rewritten, "new nonsense").await });
-        let leases = Leases::new(client.clone(), Party::new(client, 1).holder).unwrap();
+        stage.interrupt(move |n, _| n == number, async move { overwrite(&rewritten, "new nonsense").await });
+        let leases = Leases::new(client.clone(), Contender::new(client, 1).holder).unwrap();
         let taken = leases.take(KEY, &Map::new(), is_listed.then_some(stamp)).await;
         let stands = store.get(KEY, None).await.unwrap().found().unwrap().body;
         if stage.asked().len() > number {
@@ -305,9 +305,9 @@ async fn a_break_ends_only_the_lease_that_it_found() {
     let host = FakeHost::new();
     let (client, stage, store) = staged(&host);
     let plain = Client::new(store, Arc::new(host.clone()));
-    let mut former = Party::new(plain.clone(), host.random_bits());
-    former.go_on(&Real).await.unwrap();
-    let next = Leases::new(plain.clone(), Party::new(plain.clone(), host.random_bits()).holder).unwrap();
+    let mut former = Contender::new(plain.clone(), host.random_bits());
+    former.take_or_renew(&Real).await.unwrap();
+    let next = Leases::new(plain.clone(), Contender::new(plain.clone(), host.random_bits()).holder).unwrap();
     stage.play(|number, _| if number == 1 { Fate::LoseAnswer } else { Fate::Pass });
     stage.interrupt(|number, _| number == 2, async move {
         assert!(matches!(next.take(KEY, &Map::new(), None).await.unwrap(), Taken::Ours(_)));
@@ -316,5 +316,5 @@ async fn a_break_ends_only_the_lease_that_it_found() {
     assert_eq!(broken.map(|lease| lease.epoch), Some(1));
     let stands = leasehold_queue::read_lease(&plain, KEY).await.unwrap().unwrap();
     assert!(!stands.is_released() && stands.epoch == 3, "{stands:?}");
-    assert_eq!(former.go_on(&Real).await.unwrap_err(), "a holder that renews in time lost its lease");
+    assert_eq!(former.take_or_renew(&Real).await.unwrap_err(), "a holder that renews in time lost its lease");
 }

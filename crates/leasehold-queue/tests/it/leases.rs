@@ -18,7 +18,7 @@ use std::time::Duration;
 fn memory(wrap: impl Fn(MemoryStore) -> Arc<dyn Store> + Send + Sync + 'static) -> LeaseSuite {
     let store = OnceLock::new();
     let open = move |host: &Arc<dyn Host>| store.get_or_init(|| wrap(MemoryStore::new(host))).clone();
-    LeaseSuite::new(open, Time::moved(), LeaseExtent::default())
+    LeaseSuite::new(open, Time::manual(), LeaseExtent::default())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -33,7 +33,7 @@ async fn leases_conform_in_a_folder() {
     let open = move |host: &Arc<dyn Host>| -> Arc<dyn Store> {
         Arc::new(FolderStore::open(&path, FolderOptions::default(), host).unwrap())
     };
-    LeaseSuite::new(open, Time::moved(), LeaseExtent::default()).run().await.unwrap();
+    LeaseSuite::new(open, Time::manual(), LeaseExtent::default()).run().await.unwrap();
 }
 
 /// A store with one fault.

@@ -2,18 +2,18 @@
 
 use leasehold_core::{Index, NewTask, RetryPolicy, Status, StoreTime};
 use leasehold_queue::sweep::Swept;
-use leasehold_queue::{ClaimOutcome, Operated, Renewal, Settlement};
+use leasehold_queue::{ClaimOutcome, Settlement};
 use serde_json::json;
 
 use crate::support::audit::assert_covered;
-use crate::support::{LEASE, World, mins, order, requests, secs};
+use crate::support::{LEASE, World, is_requeued, mins, order, requests, secs};
 
 fn fail(retryable: bool) -> Settlement {
     Settlement::Fail { error: "oh".into(), retryable, after: None }
 }
 
 #[tokio::test]
-async fn a_round_trip_costs_what_the_design_says() {
+async fn a_task_costs_five_puts_a_get_and_two_deletes() {
     let world = World::new().await;
     let before = world.ledger();
     world.queue.cancel(&world.submit().await).await.unwrap();
@@ -25,8 +25,8 @@ async fn a_round_trip_costs_what_the_design_says() {
     let due = world.due(Index::Ready).await;
     let before = world.ledger();
     let worker = crate::support::worker("w1");
-    let met = world.queue.claim(&due[0], &worker, LEASE, &crate::support::any_type).await.unwrap();
-    let ClaimOutcome::Claimed(claimed) = met else { panic!("{met:?}") };
+    let outcome = world.queue.claim(&due[0], &worker, LEASE, &crate::support::any_type).await.unwrap();
+    let ClaimOutcome::Claimed(claimed) = outcome else { panic!("{outcome:?}") };
     assert_eq!(requests(&world.queue, &before), [2, 1, 0, 1], "claim");
     let task = world.queue.settle(&claimed, Settlement::complete(json!({"ok": true}))).await.unwrap();
     assert_eq!(requests(&world.queue, &before), [3, 1, 0, 2], "claim to settled");
@@ -48,7 +48,8 @@ async fn a_round_trip_costs_what_the_design_says() {
 async fn a_failure_comes_back_after_a_pause_until_the_attempts_are_used_up() {
     let world = World::new().await;
     let policy = RetryPolicy { initial_secs: 60.0, jitter: 0.0, ..RetryPolicy::default() };
-    let id = world.submit_this(NewTask { max_attempts: 3, retry_policy: policy, ..order() }).await;
+    let id =
+        world.submit_this(NewTask { max_attempts: Some(3), retry_policy: Some(policy), ..order() }).await;
     for (attempt, pause) in [(1, 60), (2, 120)] {
         let claimed = world.claim(&id).await;
         assert_eq!(claimed.task().attempt, attempt);
@@ -59,7 +60,7 @@ async fn a_failure_comes_back_after_a_pause_until_the_attempts_are_used_up() {
         world.advance(secs(pause - 1));
         assert!(
             world.due(Index::Ready).await.is_empty()
-                || matches!(world.meet(&id).await, ClaimOutcome::NotDue(at) if at == available_at)
+                || matches!(world.try_claim(&id).await, ClaimOutcome::NotDue(at) if at == available_at)
         );
         world.advance(secs(1));
     }
@@ -105,9 +106,9 @@ async fn a_cancelled_task_is_stopped_at_its_renewal_and_never_runs_again() {
         let world = World::new().await;
         let id = world.submit().await;
         let claimed = world.claim(&id).await;
-        assert!(matches!(world.queue.cancel(&id).await.unwrap(), Operated::Done(_)));
+        assert!(world.queue.cancel(&id).await.unwrap().is_done());
         assert_covered(&world.store, "cancel requested").await;
-        let Renewal::Kept(claimed) = world.queue.renew(&claimed, LEASE, None).await.unwrap() else {
+        let Some(claimed) = world.queue.renew(&claimed, LEASE, None).await.unwrap() else {
             panic!("it is still held")
         };
         assert!(claimed.cancel_requested());
@@ -125,7 +126,7 @@ async fn a_renewal_is_one_put_and_keeps_progress_out_of_the_history() {
     let claimed = world.claim(&id).await;
     world.advance(secs(20));
     let before = world.ledger();
-    let Renewal::Kept(renewed) = world.queue.renew(&claimed, LEASE, Some(json!(0.5))).await.unwrap() else {
+    let Some(renewed) = world.queue.renew(&claimed, LEASE, Some(json!(0.5))).await.unwrap() else {
         panic!("it is still held")
     };
     assert_eq!(requests(&world.queue, &before), [1, 0, 0, 0]);
@@ -151,7 +152,7 @@ async fn no_claim_is_timed_out_before_its_lease_has_certainly_expired() {
     world.advance(secs(1));
     let found = world.due(Index::Lease).await.pop().unwrap();
     let swept = world.queue.sweep(&found).await.unwrap();
-    assert!(swept.is_requeued(), "{swept:?}");
+    assert!(is_requeued(&swept), "{swept:?}");
     let task = world.get(&id).await;
     assert_eq!((task.status(), task.attempt), (Status::Pending, 1));
 }
@@ -164,7 +165,7 @@ async fn a_takeover_raises_the_epoch_and_fences_the_previous_holder() {
     crate::support::recovery::recover(&world, 0, "").await;
     world.advance(mins(2));
     let found = world.due(Index::Lease).await.pop().unwrap();
-    assert!(world.queue.sweep(&found).await.unwrap().is_requeued());
+    assert!(is_requeued(&world.queue.sweep(&found).await.unwrap()));
     world.advance(mins(1));
     let second = world.claim(&id).await;
     assert_eq!((first.task().epoch, second.task().epoch), (1, 2));
@@ -175,7 +176,7 @@ async fn a_takeover_raises_the_epoch_and_fences_the_previous_holder() {
     {
         assert_eq!(world.queue.settle(&first, settlement).await.unwrap(), None);
     }
-    assert_eq!(world.queue.renew(&first, LEASE, None).await.unwrap(), Renewal::Lost);
+    assert_eq!(world.queue.renew(&first, LEASE, None).await.unwrap(), None);
     assert_eq!(world.raw(&id).await, before, "a fenced worker has changed the task");
     world.queue.settle(&second, Settlement::complete(json!(2))).await.unwrap().unwrap();
     assert_eq!(world.raw(&id).await.unwrap()["output"], 2);
@@ -189,7 +190,7 @@ async fn a_timed_out_worker_cannot_settle() {
     let claimed = world.claim(&id).await;
     world.advance(mins(2));
     let found = world.due(Index::Lease).await.pop().unwrap();
-    assert!(world.queue.sweep(&found).await.unwrap().is_requeued());
+    assert!(is_requeued(&world.queue.sweep(&found).await.unwrap()));
     let settled = world.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap();
     assert_eq!(settled, None, "the claim was lost");
     assert_eq!(world.get(&id).await.status(), Status::Pending);
@@ -210,7 +211,7 @@ async fn a_task_that_starts_too_late_expires() {
     let world = World::new().await;
     let id = world.submit_this(NewTask { expires_in: Some(mins(2)), ..order() }).await;
     world.advance(mins(3));
-    assert!(matches!(world.meet(&id).await, ClaimOutcome::Expired));
+    assert!(matches!(world.try_claim(&id).await, ClaimOutcome::Expired));
     let found = world.due(Index::Ready).await.pop().unwrap();
     let Swept::Moved(task) = world.queue.sweep(&found).await.unwrap() else { panic!("it has expired") };
     assert_eq!(task.status(), Status::Expired);
@@ -222,8 +223,8 @@ async fn types_without_a_handler_are_not_claimed() {
     let world = World::new().await;
     let id = world.submit().await;
     let found = world.due(Index::Ready).await.pop().unwrap();
-    let met = world.queue.claim(&found, &crate::support::worker("w1"), LEASE, &|_| false).await.unwrap();
-    assert!(matches!(met, ClaimOutcome::Foreign(name) if name.as_str() == "resize"));
+    let outcome = world.queue.claim(&found, &crate::support::worker("w1"), LEASE, &|_| false).await.unwrap();
+    assert!(matches!(outcome, ClaimOutcome::Foreign(name) if name.as_str() == "resize"));
     assert_eq!(world.get(&id).await.rev, 1);
 }
 
@@ -249,12 +250,11 @@ async fn no_settlement_or_renewal_makes_a_record_unreadable() {
     let claimed = world.claim(&id).await;
     for progress in [deep, json!("x".repeat(300_000))] {
         let renewed = world.queue.renew(&claimed, LEASE, Some(progress)).await.unwrap();
-        assert!(matches!(renewed, Renewal::Kept(_)), "progress that is too large does not cost the claim");
+        assert!(renewed.is_some(), "progress that is too large does not cost the claim");
         let task = world.get(&id).await;
         assert_eq!(task.progress, None);
     }
-    let Renewal::Kept(claimed) = world.queue.renew(&claimed, std::time::Duration::MAX, None).await.unwrap()
-    else {
+    let Some(claimed) = world.queue.renew(&claimed, std::time::Duration::MAX, None).await.unwrap() else {
         panic!("it is still held")
     };
     world.get(&id).await;

@@ -2,9 +2,9 @@
 //! programs. Time moves only when a test moves it.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
-mod advancing;
 mod checks;
 mod connecting;
+mod corrupt_objects;
 mod crashes;
 mod holders;
 mod inboxes;
@@ -18,7 +18,7 @@ mod migrating_crashes;
 mod operating;
 mod purging;
 mod races;
-mod strangers;
 mod submits;
 mod support;
 mod sweeping;
+mod updating;

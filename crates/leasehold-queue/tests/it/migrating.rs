@@ -5,9 +5,7 @@ use leasehold_core::{Index, Kind, Status};
 use leasehold_queue::layout::MigrationPhase;
 use leasehold_queue::migrate::MigrationWait;
 use leasehold_queue::purge::Purged;
-use leasehold_queue::{
-    Filter, MigrateOptions, Operated, Progress, Queue, QueueConfig, Renewal, Settlement, UniqueKey,
-};
+use leasehold_queue::{Filter, MigrateOptions, ObjectQueue, Progress, QueueConfig, Settlement, UniqueKey};
 use leasehold_store::{Client, Store, Verb, When};
 use serde_json::json;
 use std::sync::Arc;
@@ -15,7 +13,7 @@ use std::sync::Arc;
 use crate::support::migrations::{Every, abort, assert_all_of, key_at, migrate, options, raw_at, switch};
 use crate::support::operations::retention;
 use crate::support::recovery::{LONG, recover};
-use crate::support::stage::{Asked, Fate};
+use crate::support::stage::{Fate, Request};
 use crate::support::{LEASE, World, any_type, audit, hours, mins, order, secs, worker};
 
 /// The world of a client that connects now.
@@ -51,9 +49,9 @@ async fn every_task_moves_with_its_history_and_back_again() {
         let told = migrate(&reconnected(&world).await.queue, len).await.unwrap();
         assert_eq!((told.moved, told.sweep_after, told.corrupt), (6, None, vec![]));
         every.assert_there(&world.store, len.into(), &format!("to {len}")).await;
-        let agreement = audit::value(&world.store, "queue.json").await.unwrap();
-        assert_eq!((&agreement["shard_prefix_len"], &agreement["migrating"]), (&json!(len), &json!(null)));
-        assert!(agreement["left"]["swept_at"].is_string());
+        let meta = audit::value(&world.store, "queue.json").await.unwrap();
+        assert_eq!((&meta["shard_prefix_len"], &meta["migrating"]), (&json!(len), &json!(null)));
+        assert!(meta["left"]["swept_at"].is_string());
     }
     recover(&reconnected(&world).await, 90, "afterwards").await;
     for (status, count) in [("completed", 4), ("failed", 1), ("cancelled", 1)] {
@@ -83,10 +81,10 @@ async fn clients_of_the_old_length_are_refused_at_their_next_write() {
     }
     let client = Client::new(world.store.clone(), Arc::new(world.host.clone()));
     let wrong = QueueConfig { shard_prefix_len: 1, ..QueueConfig::default() };
-    let error = Queue::with_config(client, wrong).await.unwrap_err();
+    let error = ObjectQueue::with_config(client, wrong).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "shard_prefix_len is 1 here, but this queue has 2; remove the setting, or correct it"
+        "shard_prefix_len is set to 1, but this queue has 2; remove the setting, or correct it"
     );
     assert_eq!(world.get(&id).await.status(), Status::Pending, "reading finds it where it is now");
     assert_all_of(&world.store, 2, "nothing was written in the old place").await;
@@ -112,7 +110,7 @@ async fn nothing_is_submitted_or_claimed_during_a_migration() {
         }
     }
     abort(&world.queue).await.unwrap();
-    assert!(matches!(world.queue.cancel(&id).await.unwrap(), Operated::Done(_)));
+    assert!(world.queue.cancel(&id).await.unwrap().is_done());
 }
 
 /// A client reads of a migration within the time that the migration waits, and no more often than it is configured
@@ -140,14 +138,12 @@ async fn without_an_answer_about_the_layout_nothing_is_written() {
     let id = world.submit().await;
     let claimed = world.claim(&id).await;
     let (queue, stage) = world.staged().await;
-    let unread = |_, asked: &Asked| {
+    let unread = |_, asked: &Request| {
         if asked.key == "queue.json" { Fate::Unreached } else { Fate::Pass }
     };
     stage.play(unread);
     world.advance(secs(40));
-    let Renewal::Kept(claimed) = queue.renew(&claimed, LEASE, None).await.unwrap() else {
-        panic!("it is ours")
-    };
+    let Some(claimed) = queue.renew(&claimed, LEASE, None).await.unwrap() else { panic!("it is ours") };
     world.advance(secs(15));
     stage.play(unread);
     let errors = [
@@ -158,7 +154,7 @@ async fn without_an_answer_about_the_layout_nothing_is_written() {
     assert!(errors.iter().all(|error| error.kind() == Kind::Unavailable), "{errors:?}");
     assert!(stage.asked().iter().all(|asked| asked.key == "queue.json"));
     stage.play(|_, _| Fate::Pass);
-    assert!(matches!(queue.renew(&claimed, LEASE, None).await.unwrap(), Renewal::Kept(_)), "like any outage");
+    assert!(queue.renew(&claimed, LEASE, None).await.unwrap().is_some(), "like any outage");
 }
 
 /// A process was suspended during a submit: its put is applied long after the migration.
@@ -195,7 +191,7 @@ async fn a_task_that_arrived_late_and_was_submitted_again_exists_once() {
     let new = reconnected(&world).await;
     let submitted = new.queue.submit_task(order()).key(UniqueKey::new("k")).await.unwrap();
     let claimed = new.claim(&submitted.id).await;
-    stage.land().await;
+    stage.apply_late().await;
     assert!(raw_at(&world.store, &submitted.id, 1).await.is_some(), "it is there twice for now");
     new.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap().unwrap();
     migrate(&new.queue, 2).await.unwrap();
@@ -216,7 +212,7 @@ async fn entries_of_the_old_length_are_left_to_the_migration() {
     });
     queue.submit_task(order()).await.unwrap_err();
     switch(&world.queue, 2).await.unwrap();
-    stage.land().await;
+    stage.apply_late().await;
     let new = reconnected(&world).await;
     for _ in 0..LONG {
         world.advance(mins(1));
@@ -249,7 +245,7 @@ async fn holders_renew_and_settle_before_during_and_after_their_task_moves() {
             async move {
                 let context = format!("before {number} of {stop}");
                 let renewed = holder.queue.renew(&held, hours(2), None).await.unwrap();
-                let Renewal::Kept(held) = renewed else { panic!("{context}: lost") };
+                let Some(held) = renewed else { panic!("{context}: lost") };
                 let settlement = Settlement::Fail { error: "later".into(), retryable: true, after: None };
                 let settled = holder.queue.settle(&held, settlement).await.unwrap();
                 assert_eq!(settled.expect(&context).status(), Status::Pending, "{context}");
@@ -272,7 +268,7 @@ async fn a_holder_that_is_idle_during_the_migration_still_settles() {
     let world = World::new().await;
     let id = world.submit().await;
     let claimed = world.claim(&id).await;
-    let Renewal::Kept(claimed) = world.queue.renew(&claimed, hours(9), None).await.unwrap() else {
+    let Some(claimed) = world.queue.renew(&claimed, hours(9), None).await.unwrap() else {
         panic!("it is ours")
     };
     migrate(&reconnected(&world).await.queue, 2).await.unwrap();
@@ -325,8 +321,8 @@ async fn a_migrating_process_stops_when_another_aborts_it() {
         abort(&others.queue).await.unwrap();
     });
     assert_eq!(migrate(&queue, 2).await.unwrap_err().kind(), Kind::Lost);
-    let agreement = audit::value(&world.store, "queue.json").await.unwrap();
-    assert_eq!((&agreement["shard_prefix_len"], &agreement["migrating"]), (&json!(1), &json!(null)));
+    let meta = audit::value(&world.store, "queue.json").await.unwrap();
+    assert_eq!((&meta["shard_prefix_len"], &meta["migrating"]), (&json!(1), &json!(null)));
 }
 
 #[tokio::test]
@@ -367,7 +363,7 @@ async fn corrupt_objects_are_reported_and_not_moved() {
     let world = World::new().await;
     let id = world.submit().await;
     let other = world.submit().await;
-    world.scribble(&key_at(&id, 1), "{ nonsense").await;
+    world.overwrite(&key_at(&id, 1), "{ nonsense").await;
     let told = migrate(&world.queue, 2).await.unwrap();
     assert_eq!((told.moved, told.corrupt.len()), (1, 1));
     assert!(told.corrupt[0].contains(&key_at(&id, 1)), "{:?}", told.corrupt);
@@ -419,7 +415,7 @@ async fn a_dry_run_reports_the_plan_and_writes_nothing() {
 
 /// The numbers of requests in the documentation.
 #[tokio::test]
-async fn a_migration_costs_what_the_protocol_says() {
+async fn a_migration_makes_the_requests_of_the_table_in_the_protocol() {
     const TASKS: u64 = 50;
     for (is_final, per_task) in [(false, [3, 5, 2]), (true, [2, 5, 1])] {
         let world = World::new().await;
@@ -469,7 +465,7 @@ async fn faults_before_the_switch_are_corrected() {
     let (queue, stage) = world.staged().await;
     let others = world.clone();
     stage.interrupt(|_, asked| asked.verb == Verb::List && asked.key == "ready/", async move {
-        others.scribble(&key_at(&late, 1), raw.to_string()).await;
+        others.overwrite(&key_at(&late, 1), raw.to_string()).await;
         for root in ["ready/", "leases/"] {
             let entry = audit::keys(&others.store, root).await.pop().unwrap();
             others.store.delete(&entry).await.unwrap();
@@ -512,7 +508,7 @@ async fn a_task_acknowledged_after_the_announcement_exists_after_the_switch() {
 #[tokio::test]
 async fn a_late_tombstone_cancels_nothing_under_the_new_layout() {
     let world = World::new().await;
-    let is_task_put = |asked: &Asked| asked.verb == Verb::Put && asked.key.starts_with("tasks/");
+    let is_task_put = |asked: &Request| asked.verb == Verb::Put && asked.key.starts_with("tasks/");
     let (producer, stage) = world.staged().await;
     stage.play(move |_, asked| if is_task_put(asked) { Fate::Die } else { Fate::Pass });
     producer.submit_task(order()).key(UniqueKey::new("k")).await.unwrap_err();
@@ -525,7 +521,7 @@ async fn a_late_tombstone_cancels_nothing_under_the_new_layout() {
     let new = reconnected(&world).await;
     let submitted = new.queue.submit_task(order()).key(UniqueKey::new("k")).await.unwrap();
     assert!(submitted.is_new);
-    stage.land().await;
+    stage.apply_late().await;
     let tombstone = raw_at(&world.store, &submitted.id, 1).await.unwrap();
     assert!(audit::is_tombstone(&tombstone));
     migrate(&new.queue, 2).await.unwrap();

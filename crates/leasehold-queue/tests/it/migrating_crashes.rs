@@ -3,14 +3,14 @@
 //! switch, or at the end. Then every task exists exactly once, with its history, covered, and nothing else exists.
 
 use leasehold_core::{Status, StoreTime};
-use leasehold_queue::{Renewal, Settlement};
+use leasehold_queue::Settlement;
 use leasehold_store::Verb;
 use serde_json::json;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::support::audit::assert_covered;
-use crate::support::migrations::{Every, abort, assert_all_of, migrate, raw_at, switch, turn_back};
-use crate::support::stage::{Asked, Fate};
+use crate::support::migrations::{Every, abort, abort_unswept, assert_all_of, migrate, raw_at, switch};
+use crate::support::stage::{Fate, Request};
 use crate::support::{World, hours, mins};
 
 const FATES: [Fate; 7] = [
@@ -37,18 +37,18 @@ const LANDINGS: [Landing; 3] = [Landing::AtOnce, Landing::Switched, Landing::Swe
 
 /// The fault.
 #[derive(Debug, Clone, Copy)]
-struct Trouble {
+struct FaultCase {
     number: usize,
     fate: Fate,
     landing: Landing,
 }
 
 /// Every request except the many conditional reads of `queue.json`: a few of these.
-fn troubles(asked: &[Asked]) -> Vec<Trouble> {
-    let is_one_of_many = |number: usize, asked: &Asked| {
+fn fault_cases(asked: &[Request]) -> Vec<FaultCase> {
+    let is_one_of_many = |number: usize, asked: &Request| {
         asked.key == "queue.json" && asked.verb == Verb::Get && !number.is_multiple_of(8)
     };
-    let mut troubles = Vec::new();
+    let mut fault_cases = Vec::new();
     for (number, asked) in asked.iter().enumerate() {
         if is_one_of_many(number, asked) {
             continue;
@@ -56,10 +56,10 @@ fn troubles(asked: &[Asked]) -> Vec<Trouble> {
         for fate in FATES {
             let is_held = fate == Fate::HoldThenDie && [Verb::Put, Verb::Delete].contains(&asked.verb);
             let landings = if is_held { &LANDINGS[..] } else { &LANDINGS[..1] };
-            troubles.extend(landings.iter().map(|landing| Trouble { number, fate, landing: *landing }));
+            fault_cases.extend(landings.iter().map(|landing| FaultCase { number, fate, landing: *landing }));
         }
     }
-    troubles
+    fault_cases
 }
 
 fn is_late(world: &World, sent: StoreTime) -> bool {
@@ -67,7 +67,7 @@ fn is_late(world: &World, sent: StoreTime) -> bool {
 }
 
 /// The requests of a whole migration.
-async fn requests_of(from: u8, to: u8) -> Vec<Asked> {
+async fn requests_of(from: u8, to: u8) -> Vec<Request> {
     let world = World::with_shards(from).await;
     let every = Every::new(&world).await;
     let (queue, stage) = world.staged().await;
@@ -77,25 +77,25 @@ async fn requests_of(from: u8, to: u8) -> Vec<Asked> {
     stage.asked()
 }
 
-async fn suffer(from: u8, to: u8, trouble: Trouble) {
-    let context = format!("{from} to {to}, {trouble:?}");
+async fn run_with_fault(from: u8, to: u8, case: FaultCase) {
+    let context = format!("{from} to {to}, {case:?}");
     let world = World::with_shards(from).await;
     let every = Every::new(&world).await;
     let (queue, stage) = world.staged().await;
-    stage.play_at(trouble.number, trouble.fate);
+    stage.play_at(case.number, case.fate);
     let _ = migrate(&queue, to).await;
     let sent = world.now();
-    if trouble.landing == Landing::AtOnce {
-        stage.land().await;
+    if case.landing == Landing::AtOnce {
+        stage.apply_late().await;
     }
     let next = world.process(world.store.clone()).await;
     switch(&next, to).await.expect(&context);
-    if trouble.landing == Landing::Switched && !is_late(&world, sent) {
-        stage.land().await;
+    if case.landing == Landing::Switched && !is_late(&world, sent) {
+        stage.apply_late().await;
     }
     migrate(&next, to).await.expect(&context);
-    if trouble.landing == Landing::Swept && !is_late(&world, sent) {
-        stage.land().await;
+    if case.landing == Landing::Swept && !is_late(&world, sent) {
+        stage.apply_late().await;
     }
     every.assert_there(&world.store, to.into(), &context).await;
 }
@@ -104,8 +104,8 @@ async fn suffer(from: u8, to: u8, trouble: Trouble) {
 async fn a_migration_survives_every_single_fault() {
     let mut runs = 0;
     for (from, to) in [(1, 2), (2, 1)] {
-        for trouble in troubles(&requests_of(from, to).await) {
-            suffer(from, to, trouble).await;
+        for case in fault_cases(&requests_of(from, to).await) {
+            run_with_fault(from, to, case).await;
             runs += 1;
         }
     }
@@ -113,26 +113,26 @@ async fn a_migration_survives_every_single_fault() {
 }
 
 /// A migration dies before this request, or once it was sent, and is then aborted.
-async fn abort_after(trouble: Trouble) {
-    let context = format!("aborted, {trouble:?}");
+async fn abort_after(case: FaultCase) {
+    let context = format!("aborted, {case:?}");
     let world = World::new().await;
     let every = Every::new(&world).await;
     let (queue, stage) = world.staged().await;
-    stage.play_at(trouble.number, trouble.fate);
+    stage.play_at(case.number, case.fate);
     let _ = switch(&queue, 2).await;
     let sent = world.now();
-    if trouble.landing == Landing::AtOnce {
-        stage.land().await;
+    if case.landing == Landing::AtOnce {
+        stage.apply_late().await;
     }
     let next = world.process(world.store.clone()).await;
-    match turn_back(&next).await {
+    match abort_unswept(&next).await {
         Ok(_) => {}
         // It has finished in spite of the fault, or not even begun.
         Err(error) if error.to_string().contains("too late") => return,
         Err(error) => assert_eq!(error.to_string(), "no migration is in progress", "{context}"),
     }
-    if trouble.landing != Landing::AtOnce && !is_late(&world, sent) {
-        stage.land().await;
+    if case.landing != Landing::AtOnce && !is_late(&world, sent) {
+        stage.apply_late().await;
     }
     // The applied request may be the announcement itself.
     let _ = abort(&next).await;
@@ -142,12 +142,12 @@ async fn abort_after(trouble: Trouble) {
 #[tokio::test]
 async fn a_migration_can_be_aborted_after_every_single_fault() {
     let asked = requests_of(1, 2).await;
-    let is_switch = |asked: &Asked| asked.key == "queue.json" && asked.body_has("\"left\"");
+    let is_switch = |asked: &Request| asked.key == "queue.json" && asked.body_has("\"left\"");
     let before = asked.iter().position(is_switch).unwrap();
-    let troubles = troubles(&asked[..before]);
-    assert!(troubles.len() > 300, "only {} runs", troubles.len());
-    for trouble in troubles {
-        abort_after(trouble).await;
+    let fault_cases = fault_cases(&asked[..before]);
+    assert!(fault_cases.len() > 300, "only {} runs", fault_cases.len());
+    for case in fault_cases {
+        abort_after(case).await;
     }
 }
 
@@ -167,27 +167,27 @@ async fn half_moved() -> (World, Every) {
     (world, every)
 }
 
-async fn suffer_abort(trouble: Trouble) {
-    let context = format!("aborting, {trouble:?}");
+async fn abort_with_fault(case: FaultCase) {
+    let context = format!("aborting, {case:?}");
     let (world, every) = half_moved().await;
     let (queue, stage) = world.staged().await;
-    stage.play_at(trouble.number, trouble.fate);
+    stage.play_at(case.number, case.fate);
     let _ = abort(&queue).await;
     let sent = world.now();
-    if trouble.landing == Landing::AtOnce {
-        stage.land().await;
+    if case.landing == Landing::AtOnce {
+        stage.apply_late().await;
     }
     let next = world.process(world.store.clone()).await;
-    let _ = turn_back(&next).await;
-    if trouble.landing == Landing::Switched && !is_late(&world, sent) {
-        stage.land().await;
+    let _ = abort_unswept(&next).await;
+    if case.landing == Landing::Switched && !is_late(&world, sent) {
+        stage.apply_late().await;
     }
     match abort(&next).await {
         Ok(told) => assert_eq!(told.sweep_after, None),
         Err(error) => assert_eq!(error.to_string(), "no migration is in progress", "{context}"),
     }
-    if trouble.landing == Landing::Swept && !is_late(&world, sent) {
-        stage.land().await;
+    if case.landing == Landing::Swept && !is_late(&world, sent) {
+        stage.apply_late().await;
     }
     every.assert_there(&world.store, 1, &context).await;
 }
@@ -199,10 +199,10 @@ async fn an_abort_survives_every_single_fault() {
     stage.play(|_, _| Fate::Pass);
     abort(&queue).await.unwrap();
     every.assert_there(&world.store, 1, "undisturbed").await;
-    let troubles = troubles(&stage.asked());
-    assert!(troubles.len() > 500, "only {} runs", troubles.len());
-    for trouble in troubles {
-        suffer_abort(trouble).await;
+    let fault_cases = fault_cases(&stage.asked());
+    assert!(fault_cases.len() > 500, "only {} runs", fault_cases.len());
+    for case in fault_cases {
+        abort_with_fault(case).await;
     }
 }
 
@@ -218,7 +218,7 @@ async fn holders_continue_while_a_migration_is_aborted() {
         let done = settled.clone();
         stage.interrupt(move |number, _| number == request, async move {
             let renewed = holder.queue.renew(&held, hours(2), None).await.unwrap();
-            let Renewal::Kept(held) = renewed else { panic!("{was_settled}: lost") };
+            let Some(held) = renewed else { panic!("{was_settled}: lost") };
             let settlement = Settlement::Fail { error: "later".into(), retryable: true, after: None };
             let task = holder.queue.settle(&held, settlement).await.unwrap().expect(&was_settled);
             assert_eq!(task.status(), Status::Pending, "{was_settled}");

@@ -1,18 +1,15 @@
 //! Operations on tasks: cancel, retry, reschedule.
 
 use leasehold_core::new_task::Start;
-use leasehold_core::{Index, Kind, NewTask, Rejected, Status, StoreTime, TaskId};
-use leasehold_queue::{ClaimOutcome, Operated, Settlement};
+use leasehold_core::{Index, Kind, NewTask, Rejected, Status, StoreTime, Task, TaskId};
+use leasehold_queue::{ClaimOutcome, Queue, Settlement, Transition};
 use serde_json::json;
 
 use crate::support::audit::assert_covered;
 use crate::support::{World, mins, order};
 
-fn done(operated: Operated) -> leasehold_core::Task {
-    match operated {
-        Operated::Done(task) => *task,
-        Operated::Refused(rejected) => panic!("{rejected}"),
-    }
+fn done(operated: Transition<Task>) -> Task {
+    operated.done().expect("it is allowed")
 }
 
 #[tokio::test]
@@ -23,13 +20,13 @@ async fn a_waiting_task_is_cancelled_at_once() {
     assert_eq!(task.status(), Status::Cancelled);
     assert!(world.entries_of(&id, Index::Ready).await.is_empty());
     let again = world.queue.cancel(&id).await.unwrap();
-    assert_eq!(again, Operated::Refused(Rejected::Status(Status::Cancelled)));
+    assert!(matches!(again, Transition::Rejected(Rejected::Status(Status::Cancelled), _)));
 }
 
 #[tokio::test]
 async fn a_failed_or_cancelled_task_is_retried_with_all_its_attempts() {
     let world = World::new().await;
-    let id = world.submit_this(NewTask { max_attempts: 1, ..order() }).await;
+    let id = world.submit_this(NewTask { max_attempts: Some(1), ..order() }).await;
     for _ in 0..2 {
         let claimed = world.claim(&id).await;
         let failure = Settlement::Fail { error: "oh".into(), retryable: true, after: None };
@@ -44,9 +41,14 @@ async fn a_failed_or_cancelled_task_is_retried_with_all_its_attempts() {
     let claimed = world.claim(&id).await;
     world.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap().unwrap();
     let refused = world.queue.retry(&id).await.unwrap();
-    assert_eq!(refused, Operated::Refused(Rejected::Status(Status::Completed)));
-    let events: Vec<_> =
-        world.queue.get_history(&id).await.unwrap().into_iter().map(|change| change.event).collect();
+    assert!(matches!(refused, Transition::Rejected(Rejected::Status(Status::Completed), _)));
+    let events: Vec<_> = Queue::from(world.queue.clone())
+        .get_history(&id)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|change| change.event)
+        .collect();
     assert_eq!(events.join(" "), "submit claim fail retry claim fail retry cancel retry claim complete");
 }
 
@@ -76,9 +78,9 @@ async fn a_task_can_be_rescheduled_earlier_and_later() {
     assert!(world.due(Index::Ready).await.is_empty());
     assert_eq!(world.entries_of(&id, Index::Ready).await.len(), 1);
     world.advance(mins(60));
-    assert!(matches!(world.meet(&id).await, ClaimOutcome::Claimed(_)));
+    assert!(matches!(world.try_claim(&id).await, ClaimOutcome::Claimed(_)));
     let refused = world.queue.reschedule(&id, later).await.unwrap();
-    assert_eq!(refused, Operated::Refused(Rejected::Status(Status::Running)));
+    assert!(matches!(refused, Transition::Rejected(Rejected::Status(Status::Running), _)));
 }
 
 #[tokio::test]
@@ -102,9 +104,9 @@ async fn an_unknown_task_is_named() {
         world.queue.cancel(&id).await.unwrap_err(),
         world.queue.retry(&id).await.unwrap_err(),
         world.queue.get(&id).await.unwrap_err(),
-        world.queue.wait(&id, None).await.unwrap_err(),
+        Queue::from(world.queue.clone()).wait(&id, None).await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), Kind::Invalid);
-        assert_eq!(error.to_string(), format!("there is no task {id} in this queue"));
+        assert_eq!(error.to_string(), format!("no task {id} in this queue"));
     }
 }

@@ -3,7 +3,7 @@
 use leasehold_core::{Rejected, Status, TaskId};
 use leasehold_queue::purge::{PURGE_GRACE, Purged, Retention};
 use leasehold_queue::unique::LIFETIME;
-use leasehold_queue::{Operated, Settlement, UniqueKey};
+use leasehold_queue::{Settlement, Transition, UniqueKey};
 use leasehold_store::Verb;
 use serde_json::json;
 
@@ -26,7 +26,10 @@ async fn a_final_task_is_marked_and_deleted_a_day_later() {
     assert_eq!(purge(&world, &id).await, Purged::Marked);
     assert_eq!(world.get(&id).await.status(), Status::Purged);
     let refused = world.queue.retry(&id).await.unwrap();
-    assert_eq!(refused, Operated::Refused(Rejected::Status(Status::Purged)), "nothing leaves that state");
+    assert!(
+        matches!(refused, Transition::Rejected(Rejected::Status(Status::Purged), _)),
+        "nothing leaves that state"
+    );
     world.advance(PURGE_GRACE);
     assert_eq!(purge(&world, &id).await, Purged::TooNew);
     world.advance(secs(1));
@@ -113,7 +116,7 @@ async fn a_purge_of_everything_counts_and_keeps_corrupt_objects() {
         let id = world.submit().await;
         world.queue.cancel(&id).await.unwrap();
     }
-    world.scribble("tasks/0/nonsense.json", "{".to_owned()).await;
+    world.overwrite("tasks/0/nonsense.json", "{".to_owned()).await;
     for (marked, deleted) in [(3, 0), (0, 3), (0, 0)] {
         world.advance(PURGE_GRACE + secs(1));
         let purged = world.queue.purge_all(&retention()).await.unwrap();

@@ -3,6 +3,7 @@
 use futures::StreamExt;
 use leasehold_core::new_task::Start;
 use leasehold_core::{Entry, Index, Kind, NewTask, RetryPolicy, State, StoreTime, TaskId};
+use leasehold_queue::Queue;
 use leasehold_store::Verb;
 use serde_json::json;
 use std::collections::HashMap;
@@ -11,10 +12,10 @@ use std::time::Duration;
 
 use crate::support::audit::{self, assert_covered, is_tombstone};
 use crate::support::recovery::{LONG, recover};
-use crate::support::stage::{Asked, Fate};
+use crate::support::stage::{Fate, Request};
 use crate::support::{World, hours, order};
 
-fn is_task_put(asked: &Asked) -> bool {
+fn is_task_put(asked: &Request) -> bool {
     asked.verb == Verb::Put && asked.key.starts_with("tasks/")
 }
 
@@ -50,7 +51,7 @@ async fn a_submit_that_never_succeeds_puts_a_tombstone() {
     assert!(world.now().since(started) >= std::time::Duration::from_mins(15));
     let id = only_id(&world).await;
     assert!(is_tombstone(&world.raw(&id).await.unwrap()));
-    stage.land().await;
+    stage.apply_late().await;
     assert!(is_tombstone(&world.raw(&id).await.unwrap()), "a late put has undone the fence");
     recover(&world, LONG, "fenced").await;
     assert!(audit::keys(&world.store, "ready/").await.is_empty());
@@ -71,7 +72,7 @@ async fn a_submit_without_any_answer_fails_with_unknown_outcome_and_the_id() {
         let id = only_id(&world).await;
         assert_eq!(error.to_string(), format!("outcome unknown: task {id} may or may not run"));
         if lands {
-            stage.land().await;
+            stage.apply_late().await;
         }
         assert_covered(&world.store, "unknown").await;
         recover(&world, LONG, "unknown").await;
@@ -119,7 +120,7 @@ async fn an_unknown_outcome_stays_unknown_when_a_later_attempt_definitely_fails(
         let id = only_id(&world).await;
         assert!(error.outcome_is_unknown(), "{fate:?}: {error}");
         assert!(error.to_string().contains(&id.to_string()), "{error}");
-        stage.land().await;
+        stage.apply_late().await;
         recover(&world, 5, "landed").await;
         assert_eq!(world.raw(&id).await.unwrap()["status"], "completed");
     }
@@ -148,7 +149,7 @@ async fn bad_input_is_refused_and_nothing_is_written() {
     for order in [
         NewTask { input: json!("x".repeat(300_000)), ..order() },
         NewTask { input: deep, ..order() },
-        NewTask { max_attempts: 0, ..order() },
+        NewTask { max_attempts: Some(0), ..order() },
         NewTask { start: Start::At(StoreTime::NEVER), ..order() },
         NewTask { idempotency_key: Some(String::new()), ..order() },
     ] {
@@ -206,7 +207,7 @@ async fn many_submits_keep_their_order_and_fail_one_by_one() {
         let max_attempts = u32::from(n % 10 != 3);
         world.queue.submit(order().task_type.as_str(), n).max_attempts(max_attempts)
     });
-    let results: Vec<_> = world.queue.submit_many(submits).collect().await;
+    let results: Vec<_> = Queue::from(world.queue.clone()).submit_many(submits).collect().await;
     assert_eq!(results.len(), 100);
     for (n, result) in results.into_iter().enumerate() {
         match result {

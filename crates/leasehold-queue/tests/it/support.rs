@@ -6,9 +6,10 @@ pub(crate) mod operations;
 pub(crate) mod recovery;
 pub(crate) mod stage;
 
-use leasehold_core::{Index, Name, NewTask, StoreTime, Task, TaskId, TaskType, WorkerId};
+use leasehold_core::{Index, Name, NewTask, Status, StoreTime, Task, TaskId, TaskType, WorkerId};
 use leasehold_queue::discover::KeyRange;
-use leasehold_queue::{ClaimOutcome, Claimed, IndexHit, Queue, QueueConfig, Submitted};
+use leasehold_queue::sweep::Swept;
+use leasehold_queue::{ClaimOutcome, Claimed, IndexHit, ObjectQueue, QueueConfig, Submitted};
 use leasehold_store::testing::FakeHost;
 use leasehold_store::{Client, Host, MemoryStore, Purpose, Snapshot, Store, Verb, When};
 use serde_json::{Value, json};
@@ -23,7 +24,7 @@ pub(crate) const LEASE: Duration = Duration::from_mins(1);
 pub(crate) struct World {
     pub(crate) host: FakeHost,
     pub(crate) store: Arc<MemoryStore>,
-    pub(crate) queue: Queue,
+    pub(crate) queue: ObjectQueue,
 }
 
 pub(crate) fn secs(secs: u64) -> Duration {
@@ -63,18 +64,18 @@ impl World {
         let store = Arc::new(MemoryStore::new(&as_host));
         let client = Client::new(store.clone(), as_host);
         let config = QueueConfig { shard_prefix_len, ..QueueConfig::default() };
-        let queue = Queue::with_config(client, config).await.unwrap();
+        let queue = ObjectQueue::with_config(client, config).await.unwrap();
         Self { host, store, queue }
     }
 
     /// Another process in the same world.
-    pub(crate) async fn process(&self, store: Arc<dyn Store>) -> Queue {
+    pub(crate) async fn process(&self, store: Arc<dyn Store>) -> ObjectQueue {
         let client = Client::new(store, Arc::new(self.host.clone()));
-        Queue::connect(client).await.unwrap()
+        ObjectQueue::connect(client).await.unwrap()
     }
 
     /// A process whose requests fail on request.
-    pub(crate) async fn staged(&self) -> (Queue, Arc<Stage>) {
+    pub(crate) async fn staged(&self) -> (ObjectQueue, Arc<Stage>) {
         let stage = Arc::new(Stage::new(self.store.clone()));
         let queue = self.process(stage.clone()).await;
         (queue, stage)
@@ -108,21 +109,21 @@ impl World {
         keys.into_iter().filter(|key| key.contains(&id.to_string())).collect()
     }
 
-    pub(crate) async fn meet(&self, id: &TaskId) -> ClaimOutcome {
-        self.meet_as(&self.queue, id, "w1").await
+    pub(crate) async fn try_claim(&self, id: &TaskId) -> ClaimOutcome {
+        self.try_claim_as(&self.queue, id, "w1").await
     }
 
     /// Tries to claim by the newest due ready entry of a task.
-    pub(crate) async fn meet_as(&self, queue: &Queue, id: &TaskId, by: &str) -> ClaimOutcome {
+    pub(crate) async fn try_claim_as(&self, queue: &ObjectQueue, id: &TaskId, by: &str) -> ClaimOutcome {
         let due = self.due(Index::Ready).await;
         let found = due.iter().filter(|found| found.entry.id == *id).max_by_key(|found| found.entry.rev);
         queue.claim(found.expect("a due entry"), &worker(by), LEASE, &any_type).await.unwrap()
     }
 
     pub(crate) async fn claim(&self, id: &TaskId) -> Claimed {
-        match self.meet(id).await {
+        match self.try_claim(id).await {
             ClaimOutcome::Claimed(claimed) => *claimed,
-            met => panic!("{met:?}"),
+            outcome => panic!("{outcome:?}"),
         }
     }
 
@@ -131,7 +132,7 @@ impl World {
     }
 
     /// Puts a raw object, as another program might.
-    pub(crate) async fn scribble(&self, key: &str, body: impl Into<bytes::Bytes>) {
+    pub(crate) async fn overwrite(&self, key: &str, body: impl Into<bytes::Bytes>) {
         self.store.put(key, body.into(), &When::Always).await.unwrap();
     }
 
@@ -146,7 +147,12 @@ impl World {
 }
 
 /// Puts, gets, lists and deletes since then.
-pub(crate) fn requests(queue: &Queue, since: &Snapshot) -> [u64; 4] {
+pub(crate) fn requests(queue: &ObjectQueue, since: &Snapshot) -> [u64; 4] {
     let counted = queue.client().ledger().snapshot().since(since);
     [Verb::Put, Verb::Get, Verb::List, Verb::Delete].map(|verb| counted.verb(verb))
+}
+
+/// True if the task is pending again, for another attempt.
+pub(crate) fn is_requeued(swept: &Swept) -> bool {
+    matches!(swept, Swept::Moved(task) if task.status() == Status::Pending)
 }

@@ -2,13 +2,13 @@
 
 use leasehold_core::{Entry, Index, Status, TaskId};
 use leasehold_queue::sweep::Swept;
-use leasehold_queue::{ClaimOutcome, IndexHit, Operated, Renewal};
+use leasehold_queue::{ClaimOutcome, IndexHit, Transition};
 use leasehold_store::{Store, Verb, When};
 use std::time::Duration;
 
 use crate::support::audit::{self, assert_covered, is_tombstone};
 use crate::support::stage::Fate;
-use crate::support::{LEASE, World, any_type, mins, order, secs, worker};
+use crate::support::{LEASE, World, any_type, is_requeued, mins, order, secs, worker};
 
 const GRACE: Duration = Duration::from_mins(30);
 
@@ -34,7 +34,7 @@ async fn a_dangling_entry_is_removed_after_the_grace_and_never_before() {
     let (id, _) = dangling(&world).await;
     let due_at = world.now().plus(GRACE);
     for _ in 0..30 {
-        assert!(matches!(world.meet(&id).await, ClaimOutcome::Ahead));
+        assert!(matches!(world.try_claim(&id).await, ClaimOutcome::Ahead));
         assert!(matches!(sweep_ready(&world, &id).await, Swept::Later(at) if at == due_at));
         world.advance(mins(1));
     }
@@ -55,11 +55,11 @@ async fn a_task_that_arrives_after_its_tombstone_is_refused() {
     let (id, stage) = dangling(&world).await;
     world.advance(GRACE + secs(1));
     sweep_ready(&world, &id).await;
-    stage.land().await;
+    stage.apply_late().await;
     let raw = world.raw(&id).await.unwrap();
     assert!(is_tombstone(&raw), "{raw}");
     let refused = world.queue.retry(&id).await.unwrap();
-    assert!(matches!(refused, Operated::Refused(leasehold_core::Rejected::Tombstone)));
+    assert!(matches!(refused, Transition::Rejected(leasehold_core::Rejected::Tombstone, _)));
 }
 
 #[tokio::test]
@@ -70,10 +70,10 @@ async fn a_task_that_arrives_before_its_tombstone_wins() {
     let found = world.due(Index::Ready).await.pop().unwrap();
     let (queue, second) = world.staged().await;
     // It is applied right before the tombstone.
-    second.interrupt(|_, asked| asked.verb == Verb::Put, async move { stage.land().await });
+    second.interrupt(|_, asked| asked.verb == Verb::Put, async move { stage.apply_late().await });
     assert!(matches!(queue.sweep(&found).await.unwrap(), Swept::Fine));
     assert_covered(&world.store, "landed").await;
-    assert!(matches!(world.meet(&id).await, ClaimOutcome::Claimed(_)));
+    assert!(matches!(world.try_claim(&id).await, ClaimOutcome::Claimed(_)));
 }
 
 #[tokio::test]
@@ -87,7 +87,7 @@ async fn a_claim_without_its_lease_entry_is_recovered_as_soon_as_it_has_expired(
     let Swept::Held(at) = sweep_ready(&world, &id).await else { panic!("it is held") };
     assert_eq!(at, world.now().plus(secs(10)), "not only when the entry may be removed");
     world.advance(secs(11));
-    assert!(sweep_ready(&world, &id).await.is_requeued());
+    assert!(is_requeued(&sweep_ready(&world, &id).await));
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn a_stale_entry_is_covered_before_it_is_removed() {
     stage.play_at(2, Fate::Die);
     let found = world.due(Index::Ready).await.pop().unwrap();
     queue.claim(&found, &worker("w0"), mins(10), &any_type).await.unwrap();
-    assert!(matches!(world.meet(&id).await, ClaimOutcome::Held(_)));
+    assert!(matches!(world.try_claim(&id).await, ClaimOutcome::Held(_)));
     assert!(
         matches!(sweep_ready(&world, &id).await, Swept::Held(_)),
         "its claimer may be about to remove it"
@@ -138,7 +138,7 @@ async fn a_renewed_claim_is_moved_when_its_old_minute_is_swept() {
     let world = World::new().await;
     let id = world.submit().await;
     let claimed = world.claim(&id).await;
-    let Renewal::Kept(_) = world.queue.renew(&claimed, mins(20), None).await.unwrap() else { panic!("held") };
+    assert!(world.queue.renew(&claimed, mins(20), None).await.unwrap().is_some());
     let old = world.entries_of(&id, Index::Lease).await;
     world.advance(mins(3));
     let found = world.due(Index::Lease).await.pop().unwrap();
@@ -163,7 +163,7 @@ async fn an_entry_ahead_of_a_final_task_is_removed_only_after_a_fence() {
     assert!(matches!(sweep_ready(&world, &id).await, Swept::Removed));
     let raw = world.raw(&id).await.unwrap();
     assert_eq!((raw["rev"].as_u64(), raw["history"].as_array().unwrap().len()), (Some(3), 2));
-    stage.land().await;
+    stage.apply_late().await;
     assert_eq!(world.raw(&id).await.unwrap(), raw, "a late retry came through the fence");
 }
 
@@ -224,21 +224,23 @@ async fn workers_of_this_process_are_notified_of_a_requeued_task_once_it_can_be_
     let listener = queue.clone();
     let (hand_over, handed) = std::sync::mpsc::channel();
     stage.interrupt(|_, asked| asked.verb == Verb::Put && asked.key.starts_with("ready/"), async move {
-        let mut heard = Box::pin(async move { listener.news().await });
-        assert!(futures::poll!(&mut heard).is_pending());
-        hand_over.send(heard).unwrap();
+        let mut signal = listener.subscribe();
+        let mut notified = Box::pin(async move { signal.notified().await });
+        assert!(futures::poll!(&mut notified).is_pending());
+        hand_over.send(notified).unwrap();
     });
-    assert!(queue.sweep(&found).await.unwrap().is_requeued());
-    let heard = handed.recv().unwrap();
-    assert!(futures::FutureExt::now_or_never(heard).is_some(), "it was rung too early");
+    assert!(is_requeued(&queue.sweep(&found).await.unwrap()));
+    let notified = handed.recv().unwrap();
+    assert!(futures::FutureExt::now_or_never(notified).is_some(), "it was rung too early");
 }
 
 #[tokio::test]
 async fn notifications_are_not_missed_between_scanning_and_waiting() {
     let world = World::new().await;
-    let heard = world.queue.news();
+    let mut signal = world.queue.subscribe();
+    let notified = signal.notified();
     world.submit().await;
-    assert!(futures::FutureExt::now_or_never(heard).is_some());
+    assert!(futures::FutureExt::now_or_never(notified).is_some());
 }
 
 #[tokio::test]
@@ -252,10 +254,10 @@ async fn a_retry_that_lands_right_before_the_fence_keeps_its_entry() {
     world.advance(GRACE + secs(1));
     let found = world.due(Index::Ready).await.pop().unwrap();
     let (sweeper, second) = world.staged().await;
-    second.interrupt(|_, asked| asked.verb == Verb::Put, async move { stage.land().await });
+    second.interrupt(|_, asked| asked.verb == Verb::Put, async move { stage.apply_late().await });
     assert!(matches!(sweeper.sweep(&found).await.unwrap(), Swept::Fine));
     assert_covered(&world.store, "retried after all").await;
-    assert!(matches!(world.meet(&id).await, ClaimOutcome::Claimed(_)));
+    assert!(matches!(world.try_claim(&id).await, ClaimOutcome::Claimed(_)));
 }
 
 /// The claim had expired when it was read, but its holder renewed just in time.
@@ -270,7 +272,7 @@ async fn a_renewal_that_lands_right_before_the_time_out_keeps_the_claim() {
     let holder = world.clone();
     stage.interrupt(|_, asked| asked.verb == Verb::Put, async move {
         let renewed = holder.queue.renew(&claimed, LEASE, None).await.unwrap();
-        assert!(matches!(renewed, Renewal::Kept(_)));
+        assert!(renewed.is_some());
     });
     assert!(!matches!(sweeper.sweep(&found).await.unwrap(), Swept::Moved(_)));
     let task = world.get(&id).await;

@@ -3,7 +3,7 @@
 use leasehold_core::{Index, ShardRange};
 use leasehold_queue::discover::KeyRange;
 use leasehold_queue::testing::leases::{LeaseExtent, LeaseSuite, Time};
-use leasehold_queue::{Queue, QueueConfig};
+use leasehold_queue::{ObjectQueue, QueueConfig};
 use leasehold_store::testing::S3;
 use leasehold_store::{Client, Host, Purpose, SystemHost, open};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ async fn every_shard_of_a_range_is_scanned_in_a_real_bucket() {
     let host: Arc<dyn Host> = Arc::new(SystemHost);
     let address = format!("s3://{}/ranges", s3.fresh_bucket().await);
     let client = Client::new(open(&address, &s3.options(), &host).unwrap(), host);
-    let queue = Queue::with_config(client, QueueConfig::default()).await.unwrap();
+    let queue = ObjectQueue::with_config(client, QueueConfig::default()).await.unwrap();
     for number in 0..100 {
         queue.submit("work", number).await.unwrap();
     }

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 
-use crate::chance::SimRandom;
 use crate::executor::ProcessId;
 use crate::host::SimHost;
+use crate::random::SimRandom;
 
 /// Sizes of the published files: empty, less than a piece, a piece, several, and a partial last piece.
 const SIZES: [u64; 8] = [0, 1, 700, 1_024, 1_025, 3_000, 4_096, 9_999];
@@ -41,11 +41,11 @@ pub(super) struct SimDisk {
 
 impl SimDisk {
     /// Creates the disks, with the files of the producers.
-    pub(super) fn new(chance: &mut SimRandom) -> io::Result<Self> {
+    pub(super) fn new(rng: &mut SimRandom) -> io::Result<Self> {
         let root = if Path::new(MEMORY).is_dir() { TempDir::new_in(MEMORY)? } else { TempDir::new()? };
         let mut known = BTreeMap::new();
         for (number, size) in SIZES.into_iter().enumerate() {
-            let bytes: Vec<u8> = (0..size).map(|_| chance.next().to_le_bytes()[0]).collect();
+            let bytes: Vec<u8> = (0..size).map(|_| rng.next().to_le_bytes()[0]).collect();
             fs::write(input_in(root.path(), number), &bytes)?;
             let derived = derive(&bytes);
             known.insert(name_of(&bytes)?, bytes);
@@ -81,50 +81,50 @@ impl SimDisk {
     }
 
     /// Replaces the disk of a machine by an empty one.
-    pub(super) fn lose(&self, machine: &str) {
+    pub(super) fn wipe(&self, machine: &str) {
         // The directory may not exist yet.
         drop(fs::remove_dir_all(self.root.path().join(machine)));
     }
 
     /// Simulates a power cut: of every file that is being assembled, the piece recorded last has not reached
     /// the disk.
-    pub(super) fn tear(&self, machine: &str) -> io::Result<u64> {
+    pub(super) fn cut_power(&self, machine: &str) -> io::Result<u64> {
         let Ok(entries) = fs::read_dir(self.root.path().join(machine)) else { return Ok(0) };
         let mut torn = 0;
         for entry in entries {
-            torn += u64::from(tear(&entry?.path())?);
+            torn += u64::from(drop_last_piece(&entry?.path())?);
         }
         Ok(torn)
     }
 }
 
 /// Fetcher of a machine that loses power when a file is complete, but not yet renamed.
-pub(super) struct Frail {
+pub(super) struct PowerLossIo {
     pub(super) artifacts: ArtifactStore,
     pub(super) host: Arc<SimHost>,
     pub(super) kill: Arc<dyn Fn(ProcessId) -> bool + Send + Sync>,
 }
 
-impl fmt::Debug for Frail {
+impl fmt::Debug for PowerLossIo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.artifacts.fmt(f)
     }
 }
 
-impl ArtifactIo for Frail {
+impl ArtifactIo for PowerLossIo {
     fn fetch<'a>(
         &'a self,
         artifact: &'a ArtifactId,
-        tell: ProgressFn<'a>,
+        progress: ProgressFn<'a>,
     ) -> BoxFuture<'a, Result<StagedFile>> {
         Box::pin(async move {
-            let hear = |bytes, of| {
-                tell(bytes, of);
+            let report = |bytes, of| {
+                progress(bytes, of);
                 if bytes == of && self.host.random().is_multiple_of(POWER_CUT_ONE_IN) {
                     (self.kill)(self.host.process());
                 }
             };
-            ArtifactIo::fetch(&self.artifacts, artifact, &hear).await
+            ArtifactIo::fetch(&self.artifacts, artifact, &report).await
         })
     }
 
@@ -138,7 +138,7 @@ impl ArtifactIo for Frail {
     }
 }
 
-fn tear(directory: &Path) -> io::Result<bool> {
+fn drop_last_piece(directory: &Path) -> io::Result<bool> {
     let Ok(journal) = fs::read(directory.join("journal")) else { return Ok(false) };
     let number = |bytes: &[u8]| u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
     let Some(last) = journal.get(HEAD_BYTES..).and_then(|notes| notes.chunks_exact(NOTE_BYTES).last()) else {

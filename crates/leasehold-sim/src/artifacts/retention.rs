@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use super::checker::ArtifactChecker;
 use super::disk::{SimDisk, name_of};
-use super::watch::Watch;
 use crate::executor::ProcessId;
 use crate::faults::Faults;
 use crate::host::SimHost;
@@ -20,33 +20,34 @@ const HOUR: Duration = Duration::from_hours(1);
 const FILE: usize = 5;
 
 /// One file, in a world without faults except for those of the test.
-struct Stage {
+struct Fixture {
     world: World,
     disk: SimDisk,
-    watch: Watch,
+    artifact_checker: ArtifactChecker,
     artifact: ArtifactId,
     /// Number of successful publications.
     published: Arc<AtomicU64>,
 }
 
-impl Stage {
+impl Fixture {
     fn new(seed: u64) -> Self {
-        let mut world = World::new(seed, Faults::none()).called("retention");
-        let disk = SimDisk::new(&mut world.chance("retention")).unwrap();
-        let watch = Watch::new(&world, &disk);
-        let watching = watch.clone();
-        world.check(move |change, objects| watching.changed(change, objects));
+        let mut world = World::new(seed, Faults::none()).with_scenario("retention");
+        let disk = SimDisk::new(&mut world.rng("retention")).unwrap();
+        let artifact_checker = ArtifactChecker::new(&world, &disk);
+        let checking = artifact_checker.clone();
+        world.check(move |change, objects| checking.changed(change, objects));
         let artifact = name_of(&std::fs::read(disk.input(FILE)).unwrap()).unwrap();
-        Self { world, disk, watch, artifact, published: Arc::default() }
+        Self { world, disk, artifact_checker, artifact, published: Arc::default() }
     }
 
     /// Publishes the file, with retries, after a random pause up to `after`.
     fn publish(&self, after: Duration) -> ProcessId {
         let (host, client) = self.world.process("producer");
-        let (disk, watch, published) = (self.disk.clone(), self.watch.clone(), self.published.clone());
+        let (disk, artifact_checker, published) =
+            (self.disk.clone(), self.artifact_checker.clone(), self.published.clone());
         let (alarm, process) = (self.world.alarm().clone(), host.process());
         self.world.spawn(host.process(), async move {
-            know_the_time(&client).await;
+            learn_store_time(&client).await;
             host.sleep(host.random_below(after)).await;
             let artifacts = ArtifactStore::new(client, disk.cache("producer").unwrap());
             let options = PublishOptions { keep: HOUR, ..PublishOptions::default() };
@@ -54,7 +55,7 @@ impl Stage {
                 host.sleep(Duration::from_mins(5)).await;
             }
             let artifact = name_of(&std::fs::read(disk.input(FILE)).unwrap()).unwrap();
-            alarm.check(watch.published(&artifact, HOUR));
+            alarm.check(artifact_checker.published(&artifact, HOUR));
             published.fetch_add(1, Relaxed);
         });
         process
@@ -64,7 +65,7 @@ impl Stage {
         let (host, client) = self.world.process("pruner");
         let own = host.clone();
         self.world.spawn(host.process(), async move {
-            know_the_time(&client).await;
+            learn_store_time(&client).await;
             own.sleep(own.random_below(after)).await;
             prune(&client).await.unwrap();
         });
@@ -82,20 +83,20 @@ impl Stage {
     }
 
     /// Prepares a published file past its retention, which the next prune removes.
-    fn about_to_go(seed: u64) -> Self {
-        let mut stage = Self::new(seed);
-        stage.publish(Duration::ZERO);
-        stage.run_for(DAY);
-        stage.prune(Duration::ZERO);
-        stage.run_for(DAY);
-        assert_eq!(stage.state(), "leaving");
-        stage
+    fn past_retention(seed: u64) -> Self {
+        let mut fixture = Self::new(seed);
+        fixture.publish(Duration::ZERO);
+        fixture.run_for(DAY);
+        fixture.prune(Duration::ZERO);
+        fixture.run_for(DAY);
+        assert_eq!(fixture.state(), "leaving");
+        fixture
     }
 
     fn run_until_closing(&mut self, with_data: bool) {
         let (bucket, artifact) = (self.world.bucket_handle(), self.artifact.clone());
         let is_so = || {
-            bucket.look(|objects| {
+            bucket.with_objects(|objects| {
                 let manifest = objects.get(&keys::manifest(&artifact));
                 manifest.is_some_and(|stored| Raw::read(stored).unwrap().text("state") == "closing")
                     && objects.contains_key(&keys::artifact_data(&artifact)) == with_data
@@ -106,18 +107,18 @@ impl Stage {
 }
 
 /// Learns the time, which is unknown before the first answer.
-async fn know_the_time(client: &Client) {
+async fn learn_store_time(client: &Client) {
     client.list(Purpose::Admin, &List::all("tasks/")).await.unwrap();
 }
 
 #[test]
 fn a_file_past_its_retention_is_removed() {
-    let mut stage = Stage::about_to_go(0);
+    let mut fixture = Fixture::past_retention(0);
     for _ in 0..3 {
-        stage.prune(Duration::ZERO);
-        stage.run_for(DAY);
+        fixture.prune(Duration::ZERO);
+        fixture.run_for(DAY);
     }
-    assert!(!stage.world.objects().keys().any(|key| key.starts_with("artifacts/")));
+    assert!(!fixture.world.objects().keys().any(|key| key.starts_with("artifacts/")));
 }
 
 /// A pruner that was paused for hours while it removed a file must not continue: the file may have been
@@ -126,17 +127,17 @@ fn a_file_past_its_retention_is_removed() {
 fn a_pruner_that_was_paused_removes_nothing_afterwards() {
     for with_data in [true, false] {
         for with_its_clock in [true, false] {
-            let mut stage = Stage::about_to_go(1);
-            let pruner = stage.prune(Duration::ZERO);
-            stage.run_until_closing(with_data);
+            let mut fixture = Fixture::past_retention(1);
+            let pruner = fixture.prune(Duration::ZERO);
+            fixture.run_until_closing(with_data);
             if with_its_clock {
                 pruner.machine().miss(HOUR * 3);
             }
-            stage.world.executor().pause(pruner.process(), HOUR * 3);
-            stage.run_for(HOUR + Duration::from_mins(10));
-            stage.publish(Duration::ZERO);
-            stage.run_for(HOUR * 4);
-            assert_eq!(stage.state(), "kept");
+            fixture.world.executor().pause(pruner.process(), HOUR * 3);
+            fixture.run_for(HOUR + Duration::from_mins(10));
+            fixture.publish(Duration::ZERO);
+            fixture.run_for(HOUR * 4);
+            assert_eq!(fixture.state(), "kept");
         }
     }
 }
@@ -145,15 +146,15 @@ fn a_pruner_that_was_paused_removes_nothing_afterwards() {
 #[test]
 fn a_file_that_is_published_while_the_rest_of_it_is_removed_is_whole() {
     for seed in crate::seeds(0..200) {
-        let mut stage = Stage::about_to_go(seed);
-        let pruner = stage.prune(Duration::ZERO);
-        stage.run_until_closing(seed % 2 == 0);
-        stage.world.executor().kill(pruner.process());
-        stage.run_for(DAY);
-        stage.prune(Duration::from_millis(500));
-        stage.publish(Duration::from_millis(500));
-        stage.run_for(HOUR * 2);
-        assert_eq!((stage.published.load(Relaxed), stage.state().as_str()), (2, "kept"), "seed {seed}");
+        let mut fixture = Fixture::past_retention(seed);
+        let pruner = fixture.prune(Duration::ZERO);
+        fixture.run_until_closing(seed % 2 == 0);
+        fixture.world.executor().kill(pruner.process());
+        fixture.run_for(DAY);
+        fixture.prune(Duration::from_millis(500));
+        fixture.publish(Duration::from_millis(500));
+        fixture.run_for(HOUR * 2);
+        assert_eq!((fixture.published.load(Relaxed), fixture.state().as_str()), (2, "kept"), "seed {seed}");
     }
 }
 
@@ -162,17 +163,17 @@ fn a_file_that_is_published_while_the_rest_of_it_is_removed_is_whole() {
 #[test]
 fn a_file_that_is_published_while_what_was_left_of_it_is_removed_is_whole() {
     for seed in crate::seeds(0..200) {
-        let mut stage = Stage::new(seed);
-        let producer = stage.publish(Duration::ZERO);
-        let (bucket, artifact) = (stage.world.bucket_handle(), stage.artifact.clone());
-        let is_sent = || bucket.look(|objects| objects.contains_key(&keys::artifact_data(&artifact)));
-        stage.world.run_until(is_sent, HOUR).unwrap_or_else(|failed| panic!("{failed}"));
-        stage.world.executor().kill(producer);
-        stage.run_for(DAY * 8);
-        assert_eq!(stage.state(), "");
-        stage.prune(Duration::from_millis(500));
-        stage.publish(Duration::from_millis(500));
-        stage.run_for(HOUR * 2);
-        assert_eq!((stage.published.load(Relaxed), stage.state().as_str()), (1, "kept"), "seed {seed}");
+        let mut fixture = Fixture::new(seed);
+        let producer = fixture.publish(Duration::ZERO);
+        let (bucket, artifact) = (fixture.world.bucket_handle(), fixture.artifact.clone());
+        let is_sent = || bucket.with_objects(|objects| objects.contains_key(&keys::artifact_data(&artifact)));
+        fixture.world.run_until(is_sent, HOUR).unwrap_or_else(|failed| panic!("{failed}"));
+        fixture.world.executor().kill(producer);
+        fixture.run_for(DAY * 8);
+        assert_eq!(fixture.state(), "");
+        fixture.prune(Duration::from_millis(500));
+        fixture.publish(Duration::from_millis(500));
+        fixture.run_for(HOUR * 2);
+        assert_eq!((fixture.published.load(Relaxed), fixture.state().as_str()), (1, "kept"), "seed {seed}");
     }
 }

@@ -16,7 +16,7 @@ fn one_seed_gives_one_trace() {
 }
 
 #[test]
-fn files_keep_their_promises_whatever_goes_wrong() {
+fn files_keep_their_promises_under_wild_faults() {
     for seed in crate::seeds(0..40) {
         play(seed, &Options::of(Scenario::Artifacts));
     }

@@ -17,7 +17,7 @@ fn one_seed_gives_one_trace() {
 }
 
 #[test]
-fn counters_count_whatever_goes_wrong() {
+fn counters_count_under_wild_faults() {
     for seed in crate::seeds(1_000..1_300) {
         play(seed, false);
     }

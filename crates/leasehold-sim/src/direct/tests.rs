@@ -1,5 +1,5 @@
 use leasehold_core::{Entry, IndexLocation, NewTask, WorkerId, keys};
-use leasehold_queue::{DirectDispatch, Queue, QueueConfig};
+use leasehold_queue::{DirectDispatch, ObjectQueue, QueueConfig};
 use leasehold_store::{Client, Host, Purpose, Verb};
 use leasehold_worker::{
     Context, InboxLease, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions,
@@ -21,7 +21,7 @@ fn play(seed: u64, options: &Options) {
 }
 
 #[test]
-fn inboxes_keep_their_promises_whatever_goes_wrong() {
+fn inboxes_keep_their_promises_under_wild_faults() {
     for seed in crate::seeds(0..100) {
         play(seed, &Options::default());
     }
@@ -40,24 +40,24 @@ type Runs = Arc<Mutex<BTreeMap<u64, Vec<String>>>>;
 
 /// Source of a worker's tasks.
 #[derive(Clone, Copy)]
-enum Finds {
+enum TaskOrigin {
     Shared,
     Leased,
     Direct,
 }
 
 /// A world without faults except for those of the test.
-struct Stage {
+struct Fixture {
     world: World,
     runs: Runs,
 }
 
-impl Stage {
+impl Fixture {
     fn new(seed: u64, faults: Faults) -> Self {
-        Self { world: World::new(seed, faults).called("inboxes"), runs: Runs::default() }
+        Self { world: World::new(seed, faults).with_scenario("inboxes"), runs: Runs::default() }
     }
 
-    fn worker(&self, name: &'static str, finds: Finds, slow: Duration) -> (Arc<SimHost>, Client) {
+    fn worker(&self, name: &'static str, origin: TaskOrigin, slow: Duration) -> (Arc<SimHost>, Client) {
         let (host, client) = self.world.process(name);
         let (own, counted, runs) = (host.clone(), client.clone(), self.runs.clone());
         let work = async move {
@@ -65,8 +65,8 @@ impl Stage {
             let options = WorkerOptions {
                 concurrency: 4,
                 polling: Polling::fixed(Duration::from_secs(2)),
-                inbox: matches!(finds, Finds::Direct).then(InboxLease::default),
-                leasing: matches!(finds, Finds::Leased).then(ShardLeasing::default),
+                inbox: matches!(origin, TaskOrigin::Direct).then(InboxLease::default),
+                leasing: matches!(origin, TaskOrigin::Leased).then(ShardLeasing::default),
                 ..WorkerOptions::default()
             };
             let worker = Worker::new(queue, name, None).unwrap().options(options);
@@ -123,11 +123,11 @@ impl Stage {
         self.world.objects().keys().filter(|key| key.starts_with(prefix)).count()
     }
 
-    /// Waits until all tasks are completed, each once, and no pointer to them is left.
-    fn ends_well(&mut self, tasks: usize, limit: Duration) {
+    /// Waits until all tasks are completed, each once, and no entry to them is left.
+    fn assert_all_completed(&mut self, tasks: usize, limit: Duration) {
         let bucket = self.world.bucket_handle();
         let is_done = || {
-            bucket.look(|objects| {
+            bucket.with_objects(|objects| {
                 let is_open = |key: &String| RawEntry::read(key).is_some();
                 objects.keys().filter(|key| task_id(key).is_some()).count() >= tasks
                     && !objects.keys().any(is_open)
@@ -148,10 +148,10 @@ impl Stage {
     }
 }
 
-async fn connect(host: &SimHost, client: Client, direct: Option<DirectDispatch>) -> Queue {
+async fn connect(host: &SimHost, client: Client, direct: Option<DirectDispatch>) -> ObjectQueue {
     let config = QueueConfig { direct, ..QueueConfig::default() };
     loop {
-        match Queue::with_config(client.clone(), config.clone()).await {
+        match ObjectQueue::with_config(client.clone(), config.clone()).await {
             Ok(queue) => return queue,
             Err(_) => host.sleep(Duration::from_secs(1)).await,
         }
@@ -163,28 +163,28 @@ async fn connect(host: &SimHost, client: Client, direct: Option<DirectDispatch>)
 #[test]
 fn a_worker_that_was_away_for_three_days_runs_every_task_in_its_inbox() {
     for seed in 0..5 {
-        let mut stage = Stage::new(seed, Faults::none());
-        let (host, _) = stage.worker("w1", Finds::Direct, Duration::ZERO);
-        stage.run_for(Duration::from_mins(1));
-        let done = stage.producer("t", 0..300, Duration::from_mins(2));
-        stage.run_until(|| *lock(&done) == 20, Duration::from_hours(1));
-        stage.world.executor().kill(host.process());
-        stage.run_until(|| *lock(&done) == 300, Duration::from_hours(24));
-        stage.run_for(Duration::from_hours(60));
-        assert!(stage.count("inbox/w1/") >= 279);
-        stage.worker("w1", Finds::Direct, Duration::ZERO);
-        stage.ends_well(300, Duration::from_mins(10));
+        let mut fixture = Fixture::new(seed, Faults::none());
+        let (host, _) = fixture.worker("w1", TaskOrigin::Direct, Duration::ZERO);
+        fixture.run_for(Duration::from_mins(1));
+        let done = fixture.producer("t", 0..300, Duration::from_mins(2));
+        fixture.run_until(|| *lock(&done) == 20, Duration::from_hours(1));
+        fixture.world.executor().kill(host.process());
+        fixture.run_until(|| *lock(&done) == 300, Duration::from_hours(24));
+        fixture.run_for(Duration::from_hours(60));
+        assert!(fixture.count("inbox/w1/") >= 279);
+        fixture.worker("w1", TaskOrigin::Direct, Duration::ZERO);
+        fixture.assert_all_completed(300, Duration::from_mins(10));
     }
 }
 
 /// A slow producer writes into a minute that the worker has long passed.
 #[test]
 fn an_entry_written_late_into_an_old_minute_is_found() {
-    let mut stage = Stage::new(1, Faults::none());
-    stage.worker("w1", Finds::Direct, Duration::ZERO);
-    stage.producer("t", 0..10, Duration::from_secs(20));
-    stage.run_for(Duration::from_mins(10));
-    let (host, client) = stage.world.process("late");
+    let mut fixture = Fixture::new(1, Faults::none());
+    fixture.worker("w1", TaskOrigin::Direct, Duration::ZERO);
+    fixture.producer("t", 0..10, Duration::from_secs(20));
+    fixture.run_for(Duration::from_mins(10));
+    let (host, client) = fixture.world.process("late");
     let (own, worker) = (host.clone(), WorkerId::checked("worker id", "w1").unwrap());
     let late = async move {
         let queue = connect(&own, client, None).await;
@@ -194,23 +194,23 @@ fn an_entry_written_late_into_an_old_minute_is_found() {
         queue.client().delete(Purpose::Admin, &ready.key()).await.unwrap();
         let early = queue.now().unwrap().earliest.as_millis() - 480_000;
         let bucket = leasehold_core::Minute::of(leasehold_core::StoreTime::from_millis(early));
-        let pointer = Entry { place: IndexLocation::Inbox(worker), bucket, ..ready };
-        queue.client().put_always(Purpose::Admin, &pointer.key(), "".into()).await.unwrap();
+        let entry = Entry { location: IndexLocation::Inbox(worker), bucket, ..ready };
+        queue.client().put_always(Purpose::Admin, &entry.key(), "".into()).await.unwrap();
     };
-    stage.world.spawn(host.process(), late);
-    stage.run_for(Duration::from_secs(1));
-    stage.ends_well(11, Duration::from_mins(3));
+    fixture.world.spawn(host.process(), late);
+    fixture.run_for(Duration::from_secs(1));
+    fixture.assert_all_completed(11, Duration::from_mins(3));
 }
 
 #[test]
 fn an_idle_worker_with_an_empty_inbox_pays_two_gets_a_poll_and_few_lists() {
-    let mut stage = Stage::new(1, Faults::none());
-    let (_, client) = stage.worker("w1", Finds::Direct, Duration::ZERO);
-    stage.run_for(Duration::from_secs(5));
+    let mut fixture = Fixture::new(1, Faults::none());
+    let (_, client) = fixture.worker("w1", TaskOrigin::Direct, Duration::ZERO);
+    fixture.run_for(Duration::from_secs(5));
     let began = client.ledger().snapshot();
     let lists = began.count(|line| line.verb == Verb::List && line.purpose == Purpose::Discover);
     assert_eq!(lists, 3, "the inbox, the shards, the overflow");
-    stage.run_for(Duration::from_mins(10));
+    fixture.run_for(Duration::from_mins(10));
     let spent = client.ledger().snapshot().since(&began);
     let discover = |verb| spent.count(|line| line.purpose == Purpose::Discover && line.verb == verb);
     let polls = 10 * 60 / 2;
@@ -230,38 +230,41 @@ fn an_idle_worker_with_an_empty_inbox_pays_two_gets_a_poll_and_few_lists() {
 #[test]
 fn a_worker_killed_with_a_thousand_entries_in_its_inbox_loses_none() {
     for seed in 0..3 {
-        let mut stage = Stage::new(seed, Faults { slow: 100, ..Faults::none() });
-        let (host, _) = stage.worker("dead", Finds::Direct, Duration::from_secs(10));
-        stage.run_for(Duration::from_mins(1));
-        let done = stage.producer("t", 0..1_000, Duration::from_millis(1));
-        stage.run_until(|| *lock(&done) >= 900, Duration::from_hours(1));
-        stage.world.executor().kill(host.process());
-        let (first, _) = stage.worker("first", Finds::Direct, Duration::from_secs(1));
-        let bucket = stage.world.bucket_handle();
-        let in_overflow =
-            || bucket.look(|objects| objects.keys().filter(|key| key.starts_with("overflow/")).count());
-        stage.run_until(|| in_overflow() > 100, Duration::from_mins(10));
-        assert!(stage.count("inbox/dead/") > 0, "the rescuer must be killed in the middle");
-        stage.world.executor().kill(first.process());
-        for (name, finds) in [("shared", Finds::Shared), ("leased", Finds::Leased), ("dead", Finds::Direct)] {
-            stage.worker(name, finds, Duration::ZERO);
+        let mut fixture = Fixture::new(seed, Faults { slow: 100, ..Faults::none() });
+        let (host, _) = fixture.worker("dead", TaskOrigin::Direct, Duration::from_secs(10));
+        fixture.run_for(Duration::from_mins(1));
+        let done = fixture.producer("t", 0..1_000, Duration::from_millis(1));
+        fixture.run_until(|| *lock(&done) >= 900, Duration::from_hours(1));
+        fixture.world.executor().kill(host.process());
+        let (first, _) = fixture.worker("first", TaskOrigin::Direct, Duration::from_secs(1));
+        let bucket = fixture.world.bucket_handle();
+        let in_overflow = || {
+            bucket.with_objects(|objects| objects.keys().filter(|key| key.starts_with("overflow/")).count())
+        };
+        fixture.run_until(|| in_overflow() > 100, Duration::from_mins(10));
+        assert!(fixture.count("inbox/dead/") > 0, "the rescuer must be killed in the middle");
+        fixture.world.executor().kill(first.process());
+        for (name, origin) in
+            [("shared", TaskOrigin::Shared), ("leased", TaskOrigin::Leased), ("dead", TaskOrigin::Direct)]
+        {
+            fixture.worker(name, origin, Duration::ZERO);
         }
-        stage.ends_well(1_000, Duration::from_mins(20));
+        fixture.assert_all_completed(1_000, Duration::from_mins(20));
     }
 }
 
 #[test]
 fn a_task_that_fails_on_one_worker_is_retried_by_any() {
-    let mut stage = Stage::new(1, Faults::none());
-    stage.worker("direct", Finds::Direct, Duration::from_secs(3));
-    stage.run_for(Duration::from_mins(1));
+    let mut fixture = Fixture::new(1, Faults::none());
+    fixture.worker("direct", TaskOrigin::Direct, Duration::from_secs(3));
+    fixture.run_for(Duration::from_mins(1));
     for name in ["shared", "other"] {
-        stage.worker(name, Finds::Shared, Duration::ZERO);
+        fixture.worker(name, TaskOrigin::Shared, Duration::ZERO);
     }
-    stage.producer("fails", 0..40, Duration::from_millis(100));
-    stage.run_for(Duration::from_secs(30));
-    stage.ends_well(40, Duration::from_mins(5));
-    let runs = lock(&stage.runs);
+    fixture.producer("fails", 0..40, Duration::from_millis(100));
+    fixture.run_for(Duration::from_secs(30));
+    fixture.assert_all_completed(40, Duration::from_mins(5));
+    let runs = lock(&fixture.runs);
     assert!(runs.values().all(|by| by.len() == 2 && by[0] == "direct"), "{runs:?}");
     let by_others = runs.values().filter(|by| by[1] != "direct").count();
     assert!(by_others > 0, "{runs:?}");
@@ -270,11 +273,11 @@ fn a_task_that_fails_on_one_worker_is_retried_by_any() {
 /// Names are leased, but do not count as workers among which the shards are divided.
 #[test]
 fn workers_with_inboxes_have_no_share_of_the_shards() {
-    let mut stage = Stage::new(1, Faults::none());
-    stage.worker("direct", Finds::Direct, Duration::ZERO);
-    stage.worker("leased", Finds::Leased, Duration::ZERO);
-    stage.run_for(Duration::from_mins(2));
-    let held = stage.world.objects();
+    let mut fixture = Fixture::new(1, Faults::none());
+    fixture.worker("direct", TaskOrigin::Direct, Duration::ZERO);
+    fixture.worker("leased", TaskOrigin::Leased, Duration::ZERO);
+    fixture.run_for(Duration::from_mins(2));
+    let held = fixture.world.objects();
     let held = held.iter().filter(|(key, _)| key.starts_with(keys::SHARD_LEASES));
     let holders: Vec<_> =
         held.map(|(_, stored)| Raw::read(stored).unwrap().text("worker_id").to_owned()).collect();
@@ -284,29 +287,29 @@ fn workers_with_inboxes_have_no_share_of_the_shards() {
 /// Workers with random names would leave two objects each forever.
 #[test]
 fn names_and_bells_of_workers_long_gone_are_removed() {
-    let mut stage = Stage::new(1, Faults::none());
-    let (host, _) = stage.worker("old", Finds::Direct, Duration::ZERO);
-    stage.run_for(Duration::from_mins(1));
-    stage.producer("t", 0..1, Duration::ZERO);
-    stage.ends_well(1, Duration::from_mins(1));
-    stage.world.executor().kill(host.process());
-    assert_eq!((stage.count("workers/old"), stage.count("index/bells/old")), (1, 1));
-    stage.run_for(Duration::from_hours(8 * 24));
-    stage.worker("new", Finds::Shared, Duration::ZERO);
-    stage.run_for(Duration::from_mins(3));
-    assert_eq!((stage.count("workers/old"), stage.count("index/bells/old")), (0, 0));
+    let mut fixture = Fixture::new(1, Faults::none());
+    let (host, _) = fixture.worker("old", TaskOrigin::Direct, Duration::ZERO);
+    fixture.run_for(Duration::from_mins(1));
+    fixture.producer("t", 0..1, Duration::ZERO);
+    fixture.assert_all_completed(1, Duration::from_mins(1));
+    fixture.world.executor().kill(host.process());
+    assert_eq!((fixture.count("workers/old"), fixture.count("index/bells/old")), (1, 1));
+    fixture.run_for(Duration::from_hours(8 * 24));
+    fixture.worker("new", TaskOrigin::Shared, Duration::ZERO);
+    fixture.run_for(Duration::from_mins(3));
+    assert_eq!((fixture.count("workers/old"), fixture.count("index/bells/old")), (0, 0));
 }
 
 /// Regression: a busy worker kept its name, and tasks in its inbox waited as long as its handlers ran.
 #[test]
 fn a_worker_that_is_busy_for_long_passes_on_waiting_tasks() {
-    let mut stage = Stage::new(1, Faults::none());
-    stage.worker("full", Finds::Direct, Duration::from_hours(1_000));
-    stage.run_for(Duration::from_mins(1));
-    let done = stage.producer("t", 0..24, Duration::from_millis(100));
-    stage.run_until(|| *lock(&done) == 24, Duration::from_mins(1));
-    stage.worker("idle", Finds::Shared, Duration::ZERO);
-    stage.run_for(Duration::from_mins(5));
-    let by_idle = lock(&stage.runs).values().filter(|by| by.contains(&"idle".to_owned())).count();
+    let mut fixture = Fixture::new(1, Faults::none());
+    fixture.worker("full", TaskOrigin::Direct, Duration::from_hours(1_000));
+    fixture.run_for(Duration::from_mins(1));
+    let done = fixture.producer("t", 0..24, Duration::from_millis(100));
+    fixture.run_until(|| *lock(&done) == 24, Duration::from_mins(1));
+    fixture.worker("idle", TaskOrigin::Shared, Duration::ZERO);
+    fixture.run_for(Duration::from_mins(5));
+    let by_idle = lock(&fixture.runs).values().filter(|by| by.contains(&"idle".to_owned())).count();
     assert_eq!(by_idle, 20, "all but the four that run");
 }

@@ -10,11 +10,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::{Executor, ProcessId, lock};
-use crate::chance::SimRandom;
+use crate::random::SimRandom;
 
 pub(super) struct Core {
     pub(super) now: Duration,
-    pub(super) chance: SimRandom,
+    pub(super) rng: SimRandom,
     pub(super) tasks: BTreeMap<u64, ScheduledTask>,
     pub(super) timers: BTreeMap<(Duration, u64), Timer>,
     pub(super) processes: Vec<Process>,
@@ -27,7 +27,7 @@ pub(super) struct ScheduledTask {
     pub(super) work: Option<BoxFuture<'static, ()>>,
     pub(super) waker: Arc<TaskWaker>,
     /// Reports the end of the task to its owner, if it has one; dropping it reports a stop.
-    pub(super) tell: Option<oneshot::Sender<End>>,
+    pub(super) on_end: Option<oneshot::Sender<End>>,
 }
 
 pub(super) enum Timer {
@@ -63,13 +63,13 @@ impl Wake for TaskWaker {
 
 impl Core {
     /// Creates the state at virtual time zero.
-    pub(super) fn new(chance: SimRandom) -> Self {
+    pub(super) fn new(rng: SimRandom) -> Self {
         let (tasks, timers, processes) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        Self { now: Duration::ZERO, chance, tasks, timers, processes, issued: 0 }
+        Self { now: Duration::ZERO, rng, tasks, timers, processes, issued: 0 }
     }
 
     /// Returns an unused number, for a task or for a timer among those of one moment.
-    pub(super) fn issue(&mut self) -> u64 {
+    pub(super) fn next_id(&mut self) -> u64 {
         self.issued += 1;
         self.issued
     }

@@ -6,13 +6,13 @@
 //! properties do not depend on durations. The one exception: a purge does not overlap a submit, since a day lies
 //! between them.
 
+mod describe;
 mod plan;
 mod run;
 mod small;
-mod told;
 
 use super::RequestFate;
-use small::{Due, Pointer, Small, TaskState};
+use small::{Due, SmallEntry, SmallTask, TaskState};
 use stateright::{Model, Property};
 
 /// Rule of the index protocol; each can be left out.
@@ -23,13 +23,13 @@ pub(super) enum IndexRule {
     RefusedRemovesNothing,
     CoverThenSweep,
     Revisions,
-    PointerFirst,
+    SubmitEntryFirst,
     FenceOwnSubmit,
     WithdrawWhenSure,
     FenceBeforeRemoval,
     MarkBeforeDelete,
     OnCondition,
-    OwnerLeavesEntry,
+    HolderLeavesEntry,
 }
 
 impl IndexRule {
@@ -39,16 +39,16 @@ impl IndexRule {
         IndexRule::RefusedRemovesNothing,
         IndexRule::CoverThenSweep,
         IndexRule::Revisions,
-        IndexRule::PointerFirst,
+        IndexRule::SubmitEntryFirst,
         IndexRule::FenceOwnSubmit,
         IndexRule::WithdrawWhenSure,
         IndexRule::FenceBeforeRemoval,
         IndexRule::MarkBeforeDelete,
         IndexRule::OnCondition,
-        IndexRule::OwnerLeavesEntry,
+        IndexRule::HolderLeavesEntry,
     ];
 
-    pub(super) fn told(self) -> &'static str {
+    pub(super) fn description(self) -> &'static str {
         match self {
             IndexRule::NewBeforeOld => "1. the new entry is written before the old one is removed",
             IndexRule::EntryFirst => {
@@ -57,7 +57,7 @@ impl IndexRule {
             IndexRule::RefusedRemovesNothing => "1. a refused put removes nothing",
             IndexRule::CoverThenSweep => "2. the current entry is written before a stale one is removed",
             IndexRule::Revisions => "2. keys carry the revision",
-            IndexRule::PointerFirst => "3. a submit writes its entry before the task",
+            IndexRule::SubmitEntryFirst => "3. a submit writes its entry before the task",
             IndexRule::FenceOwnSubmit => "3. an abandoned submit fences its own id",
             IndexRule::WithdrawWhenSure => {
                 "3. a submit removes its entry only if no put of the task can still be carried out"
@@ -67,18 +67,18 @@ impl IndexRule {
                 "a task is marked as purged by a conditional put before it is deleted"
             }
             IndexRule::OnCondition => "a task is written by conditional puts",
-            IndexRule::OwnerLeavesEntry => "a shard owner that writes no lease entry keeps the ready entry",
+            IndexRule::HolderLeavesEntry => "a shard holder that writes no lease entry keeps the ready entry",
         }
     }
 }
 
 /// Kind of claims that workers make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Pull {
+pub(super) enum ClaimKind {
     /// With a lease entry.
     Shared,
-    /// By the shard's owner, which keeps the ready entry instead of writing a lease entry.
-    Owner,
+    /// By the shard's holder, which keeps the ready entry instead of writing a lease entry.
+    Holder,
     Mixed,
 }
 
@@ -86,10 +86,10 @@ pub(super) enum Pull {
 #[derive(Debug, Clone)]
 pub(super) struct IndexModel {
     pub(super) workers: u8,
-    pub(super) pull: Pull,
+    pub(super) claims: ClaimKind,
     /// Number of cancels, retries and reschedules by an operator.
     pub(super) operations: u8,
-    /// Number of purge marks and deletes by a janitor.
+    /// Number of purge marks and deletes by a purge.
     pub(super) purges: u8,
     pub(super) crashes: u8,
     pub(super) lost_answers: u8,
@@ -102,19 +102,19 @@ pub(super) struct IndexModel {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Operation {
     Submit,
-    Bury,
+    Fence,
     Withdraw,
-    Claim { owner: bool },
+    Claim { holder: bool },
     Renew,
     Complete,
     Fail,
-    FailForGood,
+    FailPermanently,
     Cancel,
     Retry,
     Reschedule(Due),
     Purge,
     Delete,
-    Sweep(Pointer),
+    Sweep(SmallEntry),
     TimeOut,
 }
 
@@ -122,37 +122,37 @@ use Operation as Op;
 
 /// An operation in progress: the record it was decided from, and the number of requests made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Doing {
+struct Progress {
     op: Operation,
-    seen: Option<Small>,
-    made: usize,
+    base: Option<SmallTask>,
+    sent: usize,
     /// True if a put of a submitted task has an unknown outcome: it was, or may still be, carried out.
     in_doubt: bool,
 }
 
 /// A worker's copy of its claim, and the entry that leads to the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Held {
-    seen: Small,
-    entry: Option<Pointer>,
+struct WorkerClaim {
+    task: SmallTask,
+    entry: Option<SmallEntry>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 struct Actor {
-    doing: Option<Doing>,
-    held: Option<Held>,
+    progress: Option<Progress>,
+    held: Option<WorkerClaim>,
     /// Remaining operations of an actor that is not a worker.
     left: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Request {
-    Write(Pointer),
-    Remove(Pointer),
+    Write(SmallEntry),
+    Remove(SmallEntry),
     /// Conditional on this record, or on absence.
     Put {
-        to: Small,
-        on: Option<Small>,
+        to: SmallTask,
+        on: Option<SmallTask>,
     },
     Delete,
 }
@@ -160,9 +160,9 @@ enum Request {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[expect(clippy::struct_excessive_bools, reason = "each is something that has happened, or not")]
 pub(super) struct IndexWorld {
-    object: Option<Small>,
+    object: Option<SmallTask>,
     /// Actor and record of each revision, as the task's history shows them.
-    authors: [Option<(usize, Small)>; REVISIONS],
+    authors: [Option<(usize, SmallTask)>; REVISIONS],
     entries: u32,
     actors: Vec<Actor>,
     late: Vec<(usize, Request)>,
@@ -184,17 +184,17 @@ const REVISIONS: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum IndexAction {
     Start(usize, Operation),
-    Go(usize, RequestFate),
+    Send(usize, RequestFate),
     GiveUp,
     /// The put of a submitted task definitely fails, as on a full disk.
     Fail,
     Crash(usize),
-    Land(usize),
+    Deliver(usize),
 }
 
 const PRODUCER: usize = 0;
 const OPERATOR: usize = 1;
-const JANITOR: usize = 2;
+const PURGE: usize = 2;
 const WORKERS: usize = 3;
 
 impl IndexModel {
@@ -202,23 +202,23 @@ impl IndexModel {
         self.without != Some(rule)
     }
 
-    fn bit(&self, pointer: Pointer) -> u32 {
-        let rev = if self.has(IndexRule::Revisions) { u32::from(pointer.rev) } else { 0 };
-        1 << (rev + 8 * u32::from(pointer.due == Due::Later) + 16 * u32::from(pointer.is_lease))
+    fn bit(&self, entry: SmallEntry) -> u32 {
+        let rev = if self.has(IndexRule::Revisions) { u32::from(entry.rev) } else { 0 };
+        1 << (rev + 8 * u32::from(entry.due == Due::Later) + 16 * u32::from(entry.is_lease))
     }
 
-    fn pointers(entries: u32) -> impl Iterator<Item = Pointer> {
+    fn small_entries(entries: u32) -> impl Iterator<Item = SmallEntry> {
         (0..32u8).filter(move |bit| entries & (1 << bit) != 0).map(|bit| {
             let due = if bit & 8 == 0 { Due::Soon } else { Due::Later };
-            Pointer { is_lease: bit & 16 != 0, due, rev: bit % 8 }
+            SmallEntry { is_lease: bit & 16 != 0, due, rev: bit % 8 }
         })
     }
 
     /// Merges equivalent states: drops the authors of revisions that no plan refers to, and sorts the workers.
-    fn tidy(&self, world: &mut IndexWorld) {
+    fn canonicalize(&self, world: &mut IndexWorld) {
         let mut wanted = [false; REVISIONS];
         for actor in &world.actors {
-            let plan = actor.doing.map(|doing| self.plan(doing, actor.held)).unwrap_or_default();
+            let plan = actor.progress.map(|progress| self.plan(progress, actor.held)).unwrap_or_default();
             for request in plan {
                 if let Request::Put { to, .. } = request {
                     wanted[usize::from(to.rev)] = true;
@@ -237,55 +237,55 @@ impl IndexModel {
     fn worker_starts(&self, world: &IndexWorld, me: usize, actions: &mut Vec<IndexAction>) {
         let mut start = |op| actions.push(IndexAction::Start(me, op));
         if world.actors[me].held.is_some() {
-            [Op::Renew, Op::Complete, Op::Fail, Op::FailForGood].into_iter().for_each(start);
+            [Op::Renew, Op::Complete, Op::Fail, Op::FailPermanently].into_iter().for_each(start);
             return;
         }
         let mut meets_ready = false;
-        for pointer in Self::pointers(world.entries) {
-            let is_ahead = world.object.is_none_or(|task| pointer.rev > task.rev);
-            meets_ready |= !pointer.is_lease && !is_ahead;
-            start(Op::Sweep(pointer));
+        for entry in Self::small_entries(world.entries) {
+            let is_ahead = world.object.is_none_or(|task| entry.rev > task.rev);
+            meets_ready |= !entry.is_lease && !is_ahead;
+            start(Op::Sweep(entry));
         }
         if world.entries != 0 {
             start(Op::TimeOut);
         }
-        if meets_ready && self.pull != Pull::Owner {
-            start(Op::Claim { owner: false });
+        if meets_ready && self.claims != ClaimKind::Holder {
+            start(Op::Claim { holder: false });
         }
-        if meets_ready && self.pull != Pull::Shared {
-            start(Op::Claim { owner: true });
+        if meets_ready && self.claims != ClaimKind::Shared {
+            start(Op::Claim { holder: true });
         }
     }
 
     fn starts(&self, world: &IndexWorld, me: usize, actions: &mut Vec<IndexAction>) {
         let is_submit_over =
-            world.actors[PRODUCER].doing.is_none() && world.late.iter().all(|(by, _)| *by != PRODUCER);
+            world.actors[PRODUCER].progress.is_none() && world.late.iter().all(|(by, _)| *by != PRODUCER);
         match me {
             PRODUCER if world.actors[me].left > 0 => actions.push(IndexAction::Start(me, Op::Submit)),
             OPERATOR if world.actors[me].left > 0 => {
                 let plain = [Op::Cancel, Op::Retry, Op::Reschedule(Due::Soon), Op::Reschedule(Due::Later)];
                 actions.extend(plain.map(|op| IndexAction::Start(me, op)));
             }
-            JANITOR if world.actors[me].left > 0 && is_submit_over => {
+            PURGE if world.actors[me].left > 0 && is_submit_over => {
                 actions.extend([Op::Purge, Op::Delete].map(|op| IndexAction::Start(me, op)));
             }
-            PRODUCER | OPERATOR | JANITOR => {}
+            PRODUCER | OPERATOR | PURGE => {}
             _ => self.worker_starts(world, me, actions),
         }
     }
 
     fn is_covered(world: &IndexWorld) -> bool {
         let Some(task) = world.object.filter(|task| !task.is_final()) else { return true };
-        Self::pointers(world.entries).any(|pointer| {
+        Self::small_entries(world.entries).any(|entry| {
             let is_in_time = match task.kind {
                 // A lease entry is due in time only if that lease has expired already.
-                TaskState::Waiting(due) if !pointer.is_lease => {
-                    pointer.due <= due || pointer.rev <= world.later_until
+                TaskState::Waiting(due) if !entry.is_lease => {
+                    entry.due <= due || entry.rev <= world.later_until
                 }
                 TaskState::Waiting(_) => task.claim == 0,
                 _ => true,
             };
-            pointer.rev <= task.rev && is_in_time
+            entry.rev <= task.rev && is_in_time
         })
     }
 }
@@ -316,7 +316,7 @@ impl Model for IndexModel {
         let mut actors = vec![Actor::default(); WORKERS + usize::from(self.workers)];
         actors[PRODUCER].left = 1;
         actors[OPERATOR].left = self.operations;
-        actors[JANITOR].left = self.purges;
+        actors[PURGE].left = self.purges;
         vec![IndexWorld {
             object: None,
             authors: [None; REVISIONS],
@@ -337,40 +337,40 @@ impl Model for IndexModel {
 
     fn actions(&self, world: &IndexWorld, actions: &mut Vec<IndexAction>) {
         for (me, actor) in world.actors.iter().enumerate() {
-            let Some(doing) = actor.doing else {
+            let Some(progress) = actor.progress else {
                 self.starts(world, me, actions);
                 if world.crashes > 0 && actor.held.is_some() {
                     actions.push(IndexAction::Crash(me));
                 }
                 continue;
             };
-            actions.push(IndexAction::Go(me, RequestFate::Answered));
+            actions.push(IndexAction::Send(me, RequestFate::Answered));
             if world.lost_answers > 0 {
-                actions.push(IndexAction::Go(me, RequestFate::AnswerLost));
+                actions.push(IndexAction::Send(me, RequestFate::AnswerLost));
             }
             if world.late_left > 0 {
-                actions.push(IndexAction::Go(me, RequestFate::Late));
+                actions.push(IndexAction::Send(me, RequestFate::Late));
             }
             if world.crashes > 0 {
                 actions.push(IndexAction::Crash(me));
             }
-            if doing.op == Op::Submit && doing.made > 0 {
+            if progress.op == Op::Submit && progress.sent > 0 {
                 actions.push(IndexAction::GiveUp);
             }
-            if doing.op == Op::Submit
-                && matches!(self.plan(doing, None).get(doing.made), Some(Request::Put { .. }))
-                && !(doing.in_doubt && self.has(IndexRule::WithdrawWhenSure))
+            if progress.op == Op::Submit
+                && matches!(self.plan(progress, None).get(progress.sent), Some(Request::Put { .. }))
+                && !(progress.in_doubt && self.has(IndexRule::WithdrawWhenSure))
             {
                 actions.push(IndexAction::Fail);
             }
         }
-        actions.extend((0..world.late.len()).map(IndexAction::Land));
+        actions.extend((0..world.late.len()).map(IndexAction::Deliver));
     }
 
     fn next_state(&self, last: &IndexWorld, action: IndexAction) -> Option<IndexWorld> {
         let mut world = last.clone();
         self.act(&mut world, action)?;
-        self.tidy(&mut world);
+        self.canonicalize(&mut world);
         (world != *last).then_some(world)
     }
 
@@ -384,12 +384,12 @@ impl Model for IndexModel {
                 !world.lost && (!world.acknowledged || is_there || world.deleted)
             }),
             Property::always("a submit reported as failed never creates a task", |_, world: &IndexWorld| {
-                let is_mark = |task: Small| matches!(task.kind, TaskState::Tombstone | TaskState::Purged);
+                let is_mark = |task: SmallTask| matches!(task.kind, TaskState::Tombstone | TaskState::Purged);
                 !world.denied || world.object.is_none_or(is_mark)
             }),
             Property::always("the status completed is final", |_, world: &IndexWorld| {
                 // A stale entry of a deleted task may leave a tombstone, which no worker can run.
-                let stays = |task: Small| match task.kind {
+                let stays = |task: SmallTask| match task.kind {
                     TaskState::Completed | TaskState::Purged => true,
                     TaskState::Tombstone => world.deleted,
                     _ => false,

@@ -5,15 +5,17 @@
 //! unknown outcome of the put. Every process knows the exact time: of all intervals that contain the present, this is
 //! the one that takes over earliest and trusts longest.
 
-mod small;
-mod told;
+mod describe;
+pub(super) mod small;
 
 use super::RequestFate;
 use leasehold_core::Lease;
 use leasehold_core::Now;
 use leasehold_core::lease::Take;
 use serde_json::Map;
-use small::{NOW, SmallLease, TTL, claim, earlier, fresh, holder, is_same_claim, lease, moment, now};
+use small::{
+    NOW, SmallLease, TTL, claim, earlier, holder, is_same_claim, lease, moment, now, unused_write_id,
+};
 use stateright::{Model, Property};
 use std::time::Duration;
 
@@ -46,7 +48,7 @@ impl LeaseRule {
         LeaseRule::ReadBeforeLost,
     ];
 
-    pub(super) fn told(self) -> &'static str {
+    pub(super) fn description(self) -> &'static str {
         match self {
             LeaseRule::StoreTime => {
                 "expiry is decided by the store's time, not by a clock that is ahead of it"
@@ -111,7 +113,7 @@ pub(super) struct LeaseWorld {
     /// True if a process held an epoch that was not above all earlier ones.
     repeated: bool,
     /// True if a process gave up its lease although it still held it.
-    wronged: bool,
+    gave_up_held: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -123,7 +125,7 @@ pub(super) enum LeaseAction {
     Send(usize, RequestFate),
     GiveUp(usize),
     Crash(usize),
-    Land(usize),
+    Deliver(usize),
 }
 
 impl LeaseModel {
@@ -133,7 +135,7 @@ impl LeaseModel {
 
     /// Decides whether to take the lease that was read, as the real code does.
     fn decide_take(&self, world: &mut LeaseWorld, me: usize, found: Option<SmallLease>) -> Phase {
-        let instance = self.known_as(world, me);
+        let instance = self.instance_of(world, me);
         if !self.has(LeaseRule::OwnAnew)
             && let Some(held) = found.filter(|held| held.instance == instance && held.expires != 0)
         {
@@ -141,7 +143,7 @@ impl LeaseModel {
         }
         let ahead = if self.has(LeaseRule::StoreTime) { 0 } else { TTL + 1 };
         let now = Now::exactly(moment(NOW + ahead));
-        let taken = Lease::take(found.map(lease), &Map::new(), &holder(instance), now, fresh());
+        let taken = Lease::take(found.map(lease), &Map::new(), &holder(instance), now, unused_write_id());
         let Take::Write(lease) = taken else { return Phase::Idle };
         if lease.epoch > self.epoch_max.into() {
             return Phase::Idle;
@@ -154,7 +156,7 @@ impl LeaseModel {
         Phase::Taking { to, on: found.map(|found| found.write) }
     }
 
-    fn known_as(&self, world: &LeaseWorld, me: usize) -> u8 {
+    fn instance_of(&self, world: &LeaseWorld, me: usize) -> u8 {
         if self.has(LeaseRule::Instance) { world.processes[me].instance } else { 0 }
     }
 
@@ -166,11 +168,11 @@ impl LeaseModel {
 
     fn decide_renewal(held: SmallLease) -> Phase {
         let ttl = Duration::from_secs(TTL.into());
-        Phase::Renewing { held, to: claim(&lease(held).renewed(ttl, now(), fresh())) }
+        Phase::Renewing { held, to: claim(&lease(held).renewed(ttl, now(), unused_write_id())) }
     }
 
     fn decide_release(held: SmallLease) -> Phase {
-        Phase::Releasing { held, to: claim(&lease(held).released(now(), fresh())) }
+        Phase::Releasing { held, to: claim(&lease(held).released(now(), unused_write_id())) }
     }
 
     fn request(&self, phase: Phase) -> Option<Request> {
@@ -199,7 +201,7 @@ impl LeaseModel {
                 match ours {
                     Some(found) if self.has(LeaseRule::ReadBeforeLost) => Phase::Holding { held: found },
                     ours => {
-                        world.wronged |= ours.is_some();
+                        world.gave_up_held |= ours.is_some();
                         Phase::Idle
                     }
                 }
@@ -245,7 +247,7 @@ impl LeaseModel {
     fn act(&self, world: &mut LeaseWorld, action: LeaseAction) -> Option<()> {
         match action {
             LeaseAction::Tick => world.each_claim(|claim| claim.expires = earlier(claim.expires)),
-            // The real code begins with a put on condition *absent*.
+            // The real code begins with a put if absent.
             LeaseAction::Take(me) => world.processes[me].phase = self.decide_take(world, me, None),
             LeaseAction::Renew(me) => {
                 let Phase::Holding { held } = world.processes[me].phase else { return None };
@@ -268,7 +270,7 @@ impl LeaseModel {
                 let process = &mut world.processes[me];
                 *process = Process { instance: process.instance + self.processes, phase: Phase::Idle };
             }
-            LeaseAction::Land(number) => {
+            LeaseAction::Deliver(number) => {
                 let request = world.late.remove(number);
                 perform(world, request);
             }
@@ -292,7 +294,7 @@ impl Model for LeaseModel {
             late_left: self.late,
             highest: 0,
             repeated: false,
-            wronged: false,
+            gave_up_held: false,
         }]
     }
 
@@ -316,7 +318,7 @@ impl Model for LeaseModel {
                 actions.push(LeaseAction::Crash(me));
             }
         }
-        actions.extend((0..world.late.len()).map(LeaseAction::Land));
+        actions.extend((0..world.late.len()).map(LeaseAction::Deliver));
     }
 
     fn next_state(&self, last: &LeaseWorld, action: LeaseAction) -> Option<LeaseWorld> {
@@ -336,7 +338,7 @@ impl Model for LeaseModel {
             ),
             Property::always("no epoch is held twice", |_, world: &LeaseWorld| !world.repeated),
             Property::always("no holder gives up a lease that it still holds", |_, world: &LeaseWorld| {
-                !world.wronged
+                !world.gave_up_held
             }),
             Property::sometimes("a lease is taken over twice", |_, world: &LeaseWorld| world.highest > 2),
         ]

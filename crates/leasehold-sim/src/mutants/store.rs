@@ -29,17 +29,17 @@ pub enum BrokenRule {
     NoEntryAgain,
     TaskFirst,
     RemovedEarly,
-    DropsPointers,
+    NoGraceForNewEntries,
     NoFenceAtSweep,
     NoFenceAtSubmit,
     LeaseIgnored,
     RunningIsPending,
     LocalClock,
-    EpochStands,
+    EpochNotRaised,
     HistoryCut,
     LeaseReclaimed,
     LeaseDeleted,
-    LeaseEpochStands,
+    LeaseEpochNotRaised,
     LeaseByName,
     PurgedUnmarked,
     PurgedAtOnce,
@@ -51,17 +51,17 @@ impl BrokenRule {
         let host = host.clone();
         let local = move || StoreTime::from_millis(host.instant().wall_ns.div_euclid(1_000_000));
         let clock = (self == Self::LocalClock).then(|| Clock::exact(local));
-        Arc::new(BrokenStore { broken: self, store, clock, known: Mutex::default() })
+        Arc::new(BrokenStore { broken: self, store, clock, process_history: Mutex::default() })
     }
 
     /// Returns whether the entry or bell at `key` is never written.
-    fn drops(self, key: &str) -> bool {
-        let Some(pointer) = RawEntry::read(key) else { return self == Self::NoRing && key == keys::BELL };
-        let is_ready = pointer.index == "ready";
+    fn drops_write(self, key: &str) -> bool {
+        let Some(entry) = RawEntry::read(key) else { return self == Self::NoRing && key == keys::BELL };
+        let is_ready = entry.index == "ready";
         match self {
             Self::NoLeaseEntry => !is_ready,
-            Self::NoEntryAgain => is_ready && pointer.rev > 1,
-            Self::NoEntryAtSubmit => is_ready && pointer.rev == 1,
+            Self::NoEntryAgain => is_ready && entry.rev > 1,
+            Self::NoEntryAtSubmit => is_ready && entry.rev == 1,
             _ => false,
         }
     }
@@ -69,7 +69,7 @@ impl BrokenRule {
 
 /// Requests and answers of one process that later violations depend on.
 #[derive(Debug, Default)]
-struct Known {
+struct ProcessHistory {
     /// Listed entries.
     listed: BTreeSet<String>,
     /// Tasks whose first entry this process has written: it submits them.
@@ -87,10 +87,10 @@ struct BrokenStore {
     broken: BrokenRule,
     store: Arc<dyn Store>,
     clock: Option<Clock>,
-    known: Mutex<Known>,
+    process_history: Mutex<ProcessHistory>,
 }
 
-fn pretended() -> PutAnswer {
+fn fake_answer() -> PutAnswer {
     PutAnswer::Written(Version::new("pretended"))
 }
 
@@ -100,7 +100,7 @@ fn is_lease(key: &str) -> bool {
 
 impl BrokenStore {
     /// Returns the record as a broken reader reads it, or as a broken writer writes it.
-    fn mistaken(&self, body: &Bytes, reading: bool) -> Bytes {
+    fn altered_record(&self, body: &Bytes, reading: bool) -> Bytes {
         let Ok(mut task) = serde_json::from_slice::<Value>(body) else { return body.clone() };
         let (is_running, long_ago) = (task["status"] == "running", json!("2020-01-01T00:00:00.000Z"));
         match (self.broken, reading) {
@@ -109,7 +109,7 @@ impl BrokenStore {
                 (task["status"], task["available_at"]) = (json!("pending"), task["created_at"].clone());
             }
             (BrokenRule::PurgedAtOnce, true) if task["status"] == "purged" => task["finished_at"] = long_ago,
-            (BrokenRule::EpochStands, false) => task["epoch"] = json!(0),
+            (BrokenRule::EpochNotRaised, false) => task["epoch"] = json!(0),
             (BrokenRule::HistoryCut, false) => {
                 if let Some(history) = task["history"].as_array_mut() {
                     history.drain(..history.len().saturating_sub(1));
@@ -121,10 +121,10 @@ impl BrokenStore {
     }
 
     /// Returns a lease held by another process of the same name as if it were this process's own.
-    fn by_name(&self, body: &Bytes) -> Bytes {
+    fn altered_lease(&self, body: &Bytes) -> Bytes {
         let Ok(mut lease) = serde_json::from_slice::<Value>(body) else { return body.clone() };
         let name = lease["worker_id"].as_str().unwrap_or_default().to_owned();
-        match self.known().instances.get(&name) {
+        match self.process_history().instances.get(&name) {
             Some(own) if lease["instance"] != *own => lease["instance"] = own.clone(),
             _ => return body.clone(),
         }
@@ -141,24 +141,23 @@ impl BrokenStore {
             return self.store.put(key, body, when).await;
         };
         let name = lease["worker_id"].as_str().unwrap_or_default().to_owned();
-        self.known().instances.insert(name, lease["instance"].clone());
-        let is_taken_over =
-            matches!(when, When::Unchanged(version) if !self.known().leases.contains(version.as_str()));
+        self.process_history().instances.insert(name, lease["instance"].clone());
+        let is_taken_over = matches!(when, When::Unchanged(version) if !self.process_history().leases.contains(version.as_str()));
         let is_released = body.len() as u64 >= RELEASED_BYTES;
         let put = match self.broken {
-            BrokenRule::LeaseDeleted if is_released => self.store.delete(key).await.map(|()| pretended()),
+            BrokenRule::LeaseDeleted if is_released => self.store.delete(key).await.map(|()| fake_answer()),
             BrokenRule::LeaseReclaimed if is_taken_over => {
                 self.store.delete(key).await?;
                 self.store.put(key, body, &When::Absent).await
             }
-            BrokenRule::LeaseEpochStands => {
+            BrokenRule::LeaseEpochNotRaised => {
                 lease["epoch"] = json!(1);
                 self.store.put(key, lease.to_string().into(), when).await
             }
             _ => self.store.put(key, body, when).await,
         };
         if let Ok(PutAnswer::Written(version)) = &put {
-            self.known().leases.insert(version.as_str().to_owned());
+            self.process_history().leases.insert(version.as_str().to_owned());
         }
         put
     }
@@ -171,14 +170,14 @@ impl BrokenStore {
         when: &When,
     ) -> Result<PutAnswer, leasehold_store::Failure> {
         let task = serde_json::from_slice::<Value>(&body).unwrap_or_default();
-        let is_own = self.known().submitting.contains(id);
+        let is_own = self.process_history().submitting.contains(id);
         let is_tombstone = task["history"][0]["event"] == "abandon" && *when == When::Absent;
         match self.broken {
-            BrokenRule::AcknowledgedEarly if *when == When::Absent => return Ok(pretended()),
-            BrokenRule::NoFenceAtSubmit if is_tombstone && is_own => return Ok(pretended()),
-            BrokenRule::NoFenceAtSweep if is_tombstone && !is_own => return Ok(pretended()),
+            BrokenRule::AcknowledgedEarly if *when == When::Absent => return Ok(fake_answer()),
+            BrokenRule::NoFenceAtSubmit if is_tombstone && is_own => return Ok(fake_answer()),
+            BrokenRule::NoFenceAtSweep if is_tombstone && !is_own => return Ok(fake_answer()),
             BrokenRule::PurgedUnmarked if task["status"] == "purged" => {
-                return self.store.delete(key).await.map(|()| pretended());
+                return self.store.delete(key).await.map(|()| fake_answer());
             }
             BrokenRule::RemovedEarly if *when != When::Absent => self.remove_listed(id).await,
             _ => {}
@@ -189,31 +188,31 @@ impl BrokenStore {
             }
             _ => when,
         };
-        let put = self.store.put(key, self.mistaken(&body, false), when).await;
-        let held_back = self.known().held_back.remove(id);
+        let put = self.store.put(key, self.altered_record(&body, false), when).await;
+        let held_back = self.process_history().held_back.remove(id);
         if let Some(entry) = held_back {
             // The entry is late in any case, so its outcome does not matter.
             drop(self.store.put(&entry, Bytes::new(), &When::Always).await);
         }
         match put {
-            Ok(PutAnswer::Refused) if self.broken == BrokenRule::RefusedIsWritten => Ok(pretended()),
+            Ok(PutAnswer::Refused) if self.broken == BrokenRule::RefusedIsWritten => Ok(fake_answer()),
             Err(lost) if self.broken == BrokenRule::LostIsWritten && lost.cause == Cause::Unanswered => {
-                Ok(pretended())
+                Ok(fake_answer())
             }
             other => other,
         }
     }
 
     async fn remove_listed(&self, id: &str) {
-        let of_task = |key: &&String| RawEntry::read(key).is_some_and(|pointer| pointer.id == id);
-        let listed: Vec<_> = self.known().listed.iter().filter(of_task).cloned().collect();
+        let of_task = |key: &&String| RawEntry::read(key).is_some_and(|entry| entry.id == id);
+        let listed: Vec<_> = self.process_history().listed.iter().filter(of_task).cloned().collect();
         for key in listed {
             drop(self.store.delete(&key).await);
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn process_history(&self) -> MutexGuard<'_, ProcessHistory> {
+        self.process_history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -227,14 +226,14 @@ impl DelegatingStore for BrokenStore {
             let get = self.store.get(key, unless).await?;
             Ok(match (get, task_id(key)) {
                 (Get::Found(Object { body, version }), Some(_)) => {
-                    Get::Found(Object { body: self.mistaken(&body, true), version })
+                    Get::Found(Object { body: self.altered_record(&body, true), version })
                 }
                 (Get::Found(Object { body, version }), None)
                     if self.broken == BrokenRule::LeaseByName && is_lease(key) =>
                 {
-                    Get::Found(Object { body: self.by_name(&body), version })
+                    Get::Found(Object { body: self.altered_lease(&body), version })
                 }
-                (Get::Missing, Some(id)) if self.broken == BrokenRule::DropsPointers => {
+                (Get::Missing, Some(id)) if self.broken == BrokenRule::NoGraceForNewEntries => {
                     self.remove_listed(id).await;
                     Get::Missing
                 }
@@ -251,16 +250,16 @@ impl DelegatingStore for BrokenStore {
             if let Some(id) = task_id(key) {
                 return self.put_task(id, key, body, when).await;
             }
-            if self.broken.drops(key) {
-                return Ok(pretended());
+            if self.broken.drops_write(key) {
+                return Ok(fake_answer());
             }
             if let Some(RawEntry { id, rev, .. }) = RawEntry::read(key).filter(|entry| entry.index == "ready")
             {
                 if rev == 1 {
-                    self.known().submitting.insert(id);
+                    self.process_history().submitting.insert(id);
                 } else if self.broken == BrokenRule::TaskFirst {
-                    self.known().held_back.insert(id, key.to_owned());
-                    return Ok(pretended());
+                    self.process_history().held_back.insert(id, key.to_owned());
+                    return Ok(fake_answer());
                 }
             }
             let is_key = self.broken == BrokenRule::KeyTakenAnyway && key.starts_with(keys::UNIQUE);
@@ -275,7 +274,7 @@ impl DelegatingStore for BrokenStore {
     fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
         Box::pin(async move {
             let page = self.store.list(list).await?;
-            self.known().listed.extend(page.entries.iter().map(|entry| entry.key.clone()));
+            self.process_history().listed.extend(page.entries.iter().map(|entry| entry.key.clone()));
             Ok(page)
         })
     }

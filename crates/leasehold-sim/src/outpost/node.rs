@@ -1,8 +1,8 @@
 //! The folder of a node, a real directory, and checks on it.
 
-use leasehold_core::outpost::{Campaign, Consistency, Op, Why};
+use leasehold_core::outpost::{Campaign, Consistency, Op, SyncRefusal};
 use leasehold_core::{Name, Result};
-use leasehold_outpost::{OutpostConfig, Spool, Steps};
+use leasehold_outpost::{FileHook, OutpostConfig, Spool};
 use leasehold_store::Host;
 use serde::Deserialize;
 use serde_json::Value;
@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use tempfile::TempDir;
 
-use super::judge::OutpostJudge;
-use crate::chance::SimRandom;
+use super::checker::OutpostChecker;
 use crate::executor::ProcessId;
 use crate::host::SimHost;
+use crate::random::SimRandom;
 
 /// Directory in memory, which is faster than a disk.
 const MEMORY: &str = "/dev/shm";
@@ -28,27 +28,27 @@ pub(super) struct Node {
     pub(super) consistency: Consistency,
     data: Arc<TempDir>,
     /// Kills a process, if faults may kill processes.
-    reaper: Arc<dyn Fn(ProcessId) -> bool + Send + Sync>,
+    process_killer: Arc<dyn Fn(ProcessId) -> bool + Send + Sync>,
     /// Rate of file changes before which the process is killed, in ten thousandths.
-    struck_per_ten_thousand: u32,
+    kill_per_ten_thousand: u32,
 }
 
 /// A file in `conflicts/`.
 #[derive(Deserialize)]
 pub(super) struct ConflictFile {
     pub(super) op: Op,
-    pub(super) why: Why,
+    pub(super) why: SyncRefusal,
 }
 
 impl Node {
     pub(super) fn new(
         name: String,
         consistency: Consistency,
-        reaper: Arc<dyn Fn(ProcessId) -> bool + Send + Sync>,
-        struck_per_ten_thousand: u32,
+        process_killer: Arc<dyn Fn(ProcessId) -> bool + Send + Sync>,
+        kill_per_ten_thousand: u32,
     ) -> io::Result<Self> {
         let data = if Path::new(MEMORY).is_dir() { TempDir::new_in(MEMORY)? } else { TempDir::new()? };
-        Ok(Self { name, consistency, data: Arc::new(data), reaper, struck_per_ten_thousand })
+        Ok(Self { name, consistency, data: Arc::new(data), process_killer, kill_per_ten_thousand })
     }
 
     /// Opens the spool for a process of this node.
@@ -57,11 +57,15 @@ impl Node {
         config.consistency = self.consistency;
         let as_host: Arc<dyn Host> = host.clone();
         let spool = Spool::create(self.data.path(), &campaign()?, config, as_host)?;
-        let chance = Mutex::new(SimRandom::new(host.random()));
-        let strikes =
-            Strikes { node: self.clone(), process: host.process(), chance, is_dead: AtomicBool::new(false) };
+        let rng = Mutex::new(SimRandom::new(host.random()));
+        let kills = KillBetweenSteps {
+            node: self.clone(),
+            process: host.process(),
+            rng,
+            is_dead: AtomicBool::new(false),
+        };
         let spool =
-            spool.with_boot_id(&format!("{}-{}", self.name, host.boot())).with_steps(Arc::new(strikes));
+            spool.with_boot_id(&format!("{}-{}", self.name, host.boot())).with_file_hook(Arc::new(kills));
         spool.recover()?;
         Ok(spool)
     }
@@ -89,12 +93,12 @@ impl Node {
 
     /// Checks that nothing is left to send, all tasks have ended, each task is in one place, and there are no
     /// other files.
-    pub(super) fn is_in_order(&self, judge: &OutpostJudge) -> std::result::Result<(), String> {
+    pub(super) fn check_folders(&self, checker: &OutpostChecker) -> std::result::Result<(), String> {
         let name = &self.name;
         for folder in ["outbox", "pending", "tmp"] {
             let left = self.names(folder);
             if !left.is_empty() {
-                let about = left.iter().map(|id| judge.record(id)).collect::<Vec<_>>().join(", ");
+                let about = left.iter().map(|id| checker.record(id)).collect::<Vec<_>>().join(", ");
                 return Err(format!("folders: {folder}/ of {name} is not empty: {left:?} {about}"));
             }
         }
@@ -128,24 +132,24 @@ fn read(path: &Path) -> Option<Value> {
 }
 
 /// Kills a process between two changes of files.
-struct Strikes {
+struct KillBetweenSteps {
     node: Node,
     process: ProcessId,
-    chance: Mutex<SimRandom>,
+    rng: Mutex<SimRandom>,
     is_dead: AtomicBool,
 }
 
-impl std::fmt::Debug for Strikes {
+impl std::fmt::Debug for KillBetweenSteps {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Strikes").field("process", &self.process).finish_non_exhaustive()
+        f.debug_struct("KillBetweenSteps").field("process", &self.process).finish_non_exhaustive()
     }
 }
 
-impl Steps for Strikes {
+impl FileHook for KillBetweenSteps {
     fn step(&self, what: &'static str) -> io::Result<()> {
-        let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
-        let strikes = chance.happens(self.node.struck_per_ten_thousand);
-        if self.is_dead.load(Relaxed) || strikes && (self.node.reaper)(self.process) {
+        let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+        let kills = rng.happens(self.node.kill_per_ten_thousand);
+        if self.is_dead.load(Relaxed) || kills && (self.node.process_killer)(self.process) {
             self.is_dead.store(true, Relaxed);
             return Err(io::Error::other(format!("the process was killed before a {what}")));
         }

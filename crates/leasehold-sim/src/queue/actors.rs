@@ -2,7 +2,7 @@
 
 use leasehold_core::new_task::Start;
 use leasehold_core::{Error, Kind, NewTask, StoreTime};
-use leasehold_queue::{DirectDispatch, Queue, QueueConfig, UniqueKey};
+use leasehold_queue::{DirectDispatch, ObjectQueue, QueueConfig, UniqueKey};
 use leasehold_store::{Client, Host, HostExt};
 use leasehold_worker::{
     Context, InboxLease, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions,
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::judge::QueueJudge;
+use super::checker::QueueChecker;
 use super::migration::Migration;
 use crate::alarm::Alarm;
-use crate::chance::SimRandom;
 use crate::host::SimHost;
+use crate::random::SimRandom;
 use crate::trace::Trace;
 use crate::world::World;
 
@@ -30,15 +30,15 @@ const LONG_REST_MAX: Duration = Duration::from_secs(40);
 const KEYS: u64 = 4;
 pub(super) const KEY_LIFETIME: Duration = Duration::from_hours(1);
 /// Offset of the numbers of repeated submits.
-const AGAIN: u64 = 1_000;
+const REPEAT_OFFSET: u64 = 1_000;
 /// Interval at which a handler checks its claim.
 const SLICE: Duration = Duration::from_secs(1);
 const KINDS: [&str; 6] = ["quick", "long", "retries", "fatal", "snoozes", "panics"];
 
 /// All actors, and the state they share.
 #[derive(Clone)]
-pub(super) struct QueueCast {
-    pub(super) judge: QueueJudge,
+pub(super) struct QueueActors {
+    pub(super) checker: QueueChecker,
     pub(super) alarm: Alarm,
     trace: Trace,
     lease: Duration,
@@ -46,25 +46,25 @@ pub(super) struct QueueCast {
     /// True if operators check, repair and purge the queue, for days.
     upkeep: bool,
     /// Shortened grace period of entries without a task: only the fences make it safe.
-    hasty: Option<Duration>,
+    short_grace: Option<Duration>,
     /// Workers that lease their shards; the others serve all shards.
     leased: Vec<String>,
     /// Workers that have an inbox, and producers that dispatch to it.
     direct: Vec<String>,
     /// Submits that each producer still has to make, newest last.
-    orders: Arc<[Mutex<Orders>; PRODUCERS]>,
+    orders: Arc<[Mutex<PlannedSubmits>; PRODUCERS]>,
 }
 
 #[derive(Default)]
-struct Orders {
-    left: Vec<Order>,
+struct PlannedSubmits {
+    left: Vec<PlannedSubmit>,
     /// True if a submit was begun and its outcome is not yet known.
     is_open: bool,
 }
 
 /// One submit to make.
 #[derive(Debug, Clone)]
-struct Order {
+struct PlannedSubmit {
     number: u64,
     key: Option<u64>,
     kind: &'static str,
@@ -73,34 +73,33 @@ struct Order {
     timeout_secs: Option<u64>,
 }
 
-impl QueueCast {
+impl QueueActors {
     pub(super) fn new(
         world: &World,
-        judge: QueueJudge,
+        checker: QueueChecker,
         migration: Option<Migration>,
         upkeep: bool,
-        chance: &mut SimRandom,
+        rng: &mut SimRandom,
     ) -> Self {
-        let count = 20 + chance.below(20);
-        let orders: [Mutex<Orders>; PRODUCERS] = Default::default();
+        let count = 20 + rng.below(20);
+        let orders: [Mutex<PlannedSubmits>; PRODUCERS] = Default::default();
         for number in 0..count {
-            let (order, producer) = (Order::new(number, chance), chance.index(PRODUCERS));
-            if world.what_is_cut().tasks.is_none_or(|tasks| number < tasks) {
+            let (order, producer) = (PlannedSubmit::new(number, rng), rng.index(PRODUCERS));
+            if world.omissions().tasks.is_none_or(|tasks| number < tasks) {
                 lock(&orders[producer]).left.push(order);
             }
         }
-        let is_there =
-            |producer: &usize| !world.what_is_cut().without.contains(&format!("p{}", producer + 1));
+        let is_there = |producer: &usize| !world.omissions().without.contains(&format!("p{}", producer + 1));
         let there = (0..PRODUCERS).filter(is_there).map(|producer| lock(&orders[producer]).left.len());
-        judge.expect(there.sum());
-        let lease = chance.between(Duration::from_secs(10), Duration::from_secs(20));
+        checker.expect(there.sum());
+        let lease = rng.between(Duration::from_secs(10), Duration::from_secs(20));
         let (alarm, trace) = (world.alarm().clone(), world.trace().clone());
-        let mut leasing = world.chance("leasing");
+        let mut leasing = world.rng("leasing");
         // Requests are delayed for longer than this grace period: only the fences keep the promises.
-        let hasty = world.chance("haste").happens(5_000).then_some(Duration::from_mins(2));
+        let short_grace = world.rng("haste").happens(5_000).then_some(Duration::from_mins(2));
         let leased =
             (1..=WORKERS).filter(|_| leasing.happens(3_333)).map(|number| format!("w{number}")).collect();
-        let mut dispatch = world.chance("direct");
+        let mut dispatch = world.rng("direct");
         let names = (1..=WORKERS).map(|number| format!("w{number}"));
         let names = names.chain((1..=PRODUCERS).map(|number| format!("p{number}")));
         let direct = if dispatch.happens(5_000) {
@@ -109,13 +108,13 @@ impl QueueCast {
             Vec::new()
         };
         Self {
-            judge,
+            checker,
             alarm,
             trace,
             lease,
             migration,
             upkeep,
-            hasty,
+            short_grace,
             leased,
             direct,
             orders: Arc::new(orders),
@@ -123,52 +122,52 @@ impl QueueCast {
     }
 
     /// Starts all actors.
-    pub(super) fn enter(&self, world: &World) {
-        self.enter_producers(world);
+    pub(super) fn start(&self, world: &World) {
+        self.start_producers(world);
         for number in 1..=WORKERS {
-            let (cast, name) = (self.clone(), format!("w{number}"));
+            let (actors, name) = (self.clone(), format!("w{number}"));
             let own = name.clone();
-            world.actor(&name, move |host, client| Box::pin(cast.clone().work(own.clone(), host, client)));
+            world.actor(&name, move |host, client| Box::pin(actors.clone().work(own.clone(), host, client)));
         }
-        let cast = self.clone();
-        world.actor("operator", move |host, client| Box::pin(cast.clone().operate(host, client)));
+        let actors = self.clone();
+        world.actor("operator", move |host, client| Box::pin(actors.clone().operate(host, client)));
         if let Some(migration) = &self.migration {
-            migration.enter(self, world);
+            migration.start(self, world);
         }
     }
 
-    fn enter_producers(&self, world: &World) {
+    fn start_producers(&self, world: &World) {
         for number in 0..PRODUCERS {
-            let cast = self.clone();
+            let actors = self.clone();
             world.actor(&format!("p{}", number + 1), move |host, client| {
-                Box::pin(cast.clone().produce(number, host, client))
+                Box::pin(actors.clone().produce(number, host, client))
             });
         }
     }
 
-    pub(super) async fn connect(&self, host: &SimHost, client: Client, by: &str) -> Queue {
+    pub(super) async fn connect(&self, host: &SimHost, client: Client, by: &str) -> ObjectQueue {
         let usual = QueueConfig { shard_prefix_len: 1, ..QueueConfig::default() };
         let mut usual = self.migration.as_ref().map_or(usual, Migration::config);
         by.clone_into(&mut usual.by);
         usual.direct = self.is_direct(by).then(DirectDispatch::default);
         let queue = self.connect_as(host, client.clone(), usual.clone()).await;
-        let Some(ahead_grace) = self.hasty else { return queue };
-        let hasty = QueueConfig { ahead_grace, submit_wait: SLICE, ..usual };
-        self.connect_as(host, client.with_patience(SLICE), hasty).await
+        let Some(ahead_grace) = self.short_grace else { return queue };
+        let short_grace = QueueConfig { ahead_grace, submit_wait: SLICE, ..usual };
+        self.connect_as(host, client.with_timeout(SLICE), short_grace).await
     }
 
     fn is_direct(&self, name: &str) -> bool {
         self.direct.iter().any(|direct| direct == name)
     }
 
-    async fn connect_as(&self, host: &SimHost, client: Client, mut config: QueueConfig) -> Queue {
+    async fn connect_as(&self, host: &SimHost, client: Client, mut config: QueueConfig) -> ObjectQueue {
         loop {
-            match Queue::with_config(client.clone(), config.clone()).await {
+            match ObjectQueue::with_config(client.clone(), config.clone()).await {
                 Ok(queue) => return queue,
                 Err(error) => {
                     self.note(host, format!("failed to connect: {error}"));
-                    if self.is_of_old(&error) {
-                        config.shard_prefix_len = QueueConfig::AS_FOUND;
+                    if self.has_old_layout(&error) {
+                        config.shard_prefix_len = QueueConfig::ANY_SHARD_LEN;
                     }
                 }
             }
@@ -178,7 +177,7 @@ impl QueueCast {
 
     async fn produce(self, producer: usize, host: Arc<SimHost>, client: Client) {
         if std::mem::take(&mut lock(&self.orders[producer]).is_open) {
-            self.judge.cut();
+            self.checker.count_unanswered();
         }
         let name = format!("p{}", producer + 1);
         let mut queue = self.connect(&host, client.clone(), &name).await;
@@ -198,13 +197,15 @@ impl QueueCast {
             };
             self.note(&host, format!("got for submit {}: {answer:?}", order.number));
             lock(&self.orders[producer]).is_open = false;
-            self.alarm.check(self.judge.told(order.number, order.key, &answer));
+            self.alarm.check(self.checker.check_answer(order.number, order.key, &answer));
             let Err(error) = answer else { continue };
             if self.migration.is_some() && !error.outcome_is_unknown() {
-                self.judge.again();
-                lock(&self.orders[producer]).left.push(Order { number: order.number + AGAIN, ..order });
+                self.checker.expect_one_more();
+                lock(&self.orders[producer])
+                    .left
+                    .push(PlannedSubmit { number: order.number + REPEAT_OFFSET, ..order });
             }
-            if self.is_of_old(&error) {
+            if self.has_old_layout(&error) {
                 queue = self.connect(&host, client.clone(), &name).await;
             }
         }
@@ -215,18 +216,21 @@ impl QueueCast {
     }
 
     /// Makes the existing producers use every key once more.
-    pub(super) fn submit_again(&self, world: &World) {
-        let mut chance = world.chance("again");
+    pub(super) fn reuse_keys(&self, world: &World) {
+        let mut rng = world.rng("again");
         for key in 0..KEYS {
-            let order = Order { number: AGAIN * AGAIN + key, ..Order::new(0, &mut chance).with_key(key) };
-            lock(&self.orders[chance.index(PRODUCERS)]).left.push(order);
-            self.judge.again();
+            let order = PlannedSubmit {
+                number: REPEAT_OFFSET * REPEAT_OFFSET + key,
+                ..PlannedSubmit::new(0, &mut rng).with_key(key)
+            };
+            lock(&self.orders[rng.index(PRODUCERS)]).left.push(order);
+            self.checker.expect_one_more();
         }
-        self.enter_producers(world);
+        self.start_producers(world);
     }
 
     /// Returns whether a client was refused because it has the old layout.
-    pub(super) fn is_of_old(&self, error: &Error) -> bool {
+    pub(super) fn has_old_layout(&self, error: &Error) -> bool {
         self.migration.is_some()
             && error.kind() == Kind::Invalid
             && error.to_string().contains("shard_prefix_len")
@@ -236,8 +240,8 @@ impl QueueCast {
         let mut queue = self.connect(&host, client.clone(), &name).await;
         loop {
             let shutdown = Shutdown::default();
-            let is_last = self.judge.is_calm() && name == "w1";
-            if self.judge.is_calm() && !is_last {
+            let is_last = self.checker.is_calm() && name == "w1";
+            if self.checker.is_calm() && !is_last {
                 return;
             }
             let stopping = (!is_last).then(|| {
@@ -252,7 +256,7 @@ impl QueueCast {
             drop(stopping);
             match ran {
                 Ok(()) => {}
-                Err(error) if self.is_of_old(&error) => {
+                Err(error) if self.has_old_layout(&error) => {
                     queue = self.connect(&host, client.clone(), &name).await;
                 }
                 // The name is still held by an earlier process, or could not be renewed.
@@ -269,16 +273,16 @@ impl QueueCast {
 
     async fn run_worker(
         &self,
-        queue: &Queue,
+        queue: &ObjectQueue,
         name: &str,
         host: &Arc<SimHost>,
         shutdown: Shutdown,
     ) -> leasehold_core::Result<()> {
-        let (cast, own) = (self.clone(), host.clone());
+        let (actors, own) = (self.clone(), host.clone());
         // Without faults little happens.
-        let (look_every, recover_every) = if self.judge.is_calm() { (60, 45) } else { (15, 10) };
+        let (look_every, recover_every) = if self.checker.is_calm() { (60, 45) } else { (15, 10) };
         // Days of renewals would add nothing.
-        let is_for_days = self.judge.is_calm() && self.upkeep;
+        let is_for_days = self.checker.is_calm() && self.upkeep;
         let is_leased = !is_for_days && self.leased.iter().any(|leased| leased == name);
         let polling = Polling { max: Duration::from_secs(look_every), ..Polling::default() };
         let options = WorkerOptions {
@@ -293,7 +297,7 @@ impl QueueCast {
         };
         let worker = Worker::new(queue.clone(), name, None)?.options(options);
         let worker =
-            worker.handle("*", move |context, _: Value| cast.clone().handle(own.clone(), context))?;
+            worker.handle("*", move |context, _: Value| actors.clone().handle(own.clone(), context))?;
         let counts = worker.run(shutdown).await?;
         self.note(host, format!("has stopped: {counts:?}"));
         Ok(())
@@ -301,23 +305,23 @@ impl QueueCast {
 
     /// One run of a handler.
     async fn handle(self, host: Arc<SimHost>, context: Context) -> Result<u64, TaskError> {
-        let run = match self.judge.begin(&context, host.process()) {
+        let run = match self.checker.begin(&context, host.process()) {
             Ok(run) => run,
             Err(wrong) => {
                 self.alarm.raise(wrong);
                 return Ok(0);
             }
         };
-        let _ends = Ends { judge: self.judge.clone(), run };
+        let _guard = RunGuard { checker: self.checker.clone(), run };
         let (kind, attempt) = (context.task().task_type.to_string(), context.attempt());
         let most = if kind == "long" { self.lease * 3 } else { SLICE * 2 };
-        let until = self.judge.now() + host.random_below(most);
+        let until = self.checker.now() + host.random_below(most);
         loop {
-            self.alarm.check(self.judge.goes_on(run));
-            if self.judge.now() >= until {
+            self.alarm.check(self.checker.check_running(run));
+            if self.checker.now() >= until {
                 break;
             }
-            host.sleep(SLICE.min(until.saturating_sub(self.judge.now()) + Duration::from_millis(1))).await;
+            host.sleep(SLICE.min(until.saturating_sub(self.checker.now()) + Duration::from_millis(1))).await;
         }
         match kind.as_str() {
             "retries" if attempt < 3 => Err(TaskError::Retry("not yet".into())),
@@ -326,7 +330,7 @@ impl QueueCast {
             // Avoids the message that a normal panic prints.
             "panics" if attempt < 2 => std::panic::resume_unwind(Box::new("as asked")),
             _ => {
-                self.judge.succeed(&context);
+                self.checker.succeed(&context);
                 Ok(context.epoch())
             }
         }
@@ -334,9 +338,9 @@ impl QueueCast {
 
     async fn operate(self, host: Arc<SimHost>, client: Client) {
         let mut queue = self.connect(&host, client.clone(), "operator").await;
-        while !self.judge.is_calm() {
+        while !self.checker.is_calm() {
             host.sleep(host.random_below(REST_MAX)).await;
-            let known = self.judge.acknowledged();
+            let known = self.checker.acknowledged();
             if known.is_empty() {
                 continue;
             }
@@ -352,14 +356,14 @@ impl QueueCast {
             };
             let done = done.map(|done| format!("{done:?}").chars().take(60).collect::<String>());
             self.note(&host, format!("made operation {what} on {id}: {done:?}"));
-            if done.is_err_and(|error| self.is_of_old(&error)) {
+            if done.is_err_and(|error| self.has_old_layout(&error)) {
                 queue = self.connect(&host, client.clone(), "operator").await;
             }
         }
     }
 
     pub(super) fn note(&self, host: &SimHost, what: String) {
-        self.trace.line(self.judge.now(), host.name(), what);
+        self.trace.line(self.checker.now(), host.name(), what);
     }
 }
 
@@ -367,30 +371,30 @@ fn soon(now: StoreTime, host: &SimHost) -> StoreTime {
     now.plus(host.random_below(Duration::from_mins(3)))
 }
 
-/// Reports the end of a handler to the judge, also when it is dropped.
-struct Ends {
-    judge: QueueJudge,
+/// Reports the end of a handler to the checker, also when it is dropped.
+struct RunGuard {
+    checker: QueueChecker,
     run: u64,
 }
 
-impl Drop for Ends {
+impl Drop for RunGuard {
     fn drop(&mut self) {
-        self.judge.end(self.run);
+        self.checker.end(self.run);
     }
 }
 
-impl Order {
-    fn new(number: u64, chance: &mut SimRandom) -> Self {
-        let key = chance.happens(3_000).then(|| chance.below(KEYS));
+impl PlannedSubmit {
+    fn new(number: u64, rng: &mut SimRandom) -> Self {
+        let key = rng.happens(3_000).then(|| rng.below(KEYS));
         // Submits that share a key ask for the same task.
-        let kind = key.map_or_else(|| chance.index(KINDS.len()), |key| usize::try_from(key).unwrap_or(0));
-        let start = match chance.below(3) {
-            0 => Start::After(chance.between(Duration::ZERO, Duration::from_secs(90))),
+        let kind = key.map_or_else(|| rng.index(KINDS.len()), |key| usize::try_from(key).unwrap_or(0));
+        let start = match rng.below(3) {
+            0 => Start::After(rng.between(Duration::ZERO, Duration::from_secs(90))),
             _ => Start::Now,
         };
         let expires_in =
-            chance.happens(2_000).then(|| chance.between(Duration::from_secs(100), Duration::from_mins(4)));
-        let timeout_secs = chance.happens(1_500).then(|| 1 + chance.below(20));
+            rng.happens(2_000).then(|| rng.between(Duration::from_secs(100), Duration::from_mins(4)));
+        let timeout_secs = rng.happens(1_500).then(|| 1 + rng.below(20));
         Self { number, key, kind: KINDS[kind], start, expires_in, timeout_secs }
     }
 

@@ -6,7 +6,7 @@
 
 use leasehold_core::NewTask;
 use leasehold_core::new_task::Start;
-use leasehold_queue::{Queue, QueueConfig};
+use leasehold_queue::{ObjectQueue, QueueConfig};
 use leasehold_store::{Client, Host, HostExt};
 use leasehold_worker::{Context, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::Value;
@@ -18,13 +18,13 @@ use crate::failed::Failed;
 use crate::host::SimHost;
 use crate::world::World;
 
-/// Pause of an idle worker, fixed so that a poll can be told from a full scan.
+/// Pause of an idle worker, fixed so that a poll can be distinguished from a full scan.
 const POLL: Duration = Duration::from_secs(2);
 /// Time until a full scan finds a task without a notification.
 const SWEEP: Duration = Duration::from_mins(1);
 /// Two polls with their jitter: a task without a notification is found by the second scan, which is made at
 /// the first poll at least a second later, the smallest uncertainty of *now*.
-const SEEN_WITHIN: Duration = Duration::from_secs(7);
+const FOUND_WITHIN: Duration = Duration::from_secs(7);
 const DIGITS: u8 = 2;
 const CALM: &str = "no faults are injected";
 const NAMES: &str = "the names are valid";
@@ -44,9 +44,9 @@ struct Log {
     started: Arc<Mutex<Vec<(u64, Duration)>>>,
 }
 
-async fn connect(client: Client) -> Queue {
+async fn connect(client: Client) -> ObjectQueue {
     let config = QueueConfig { shard_prefix_len: DIGITS, ..QueueConfig::default() };
-    Queue::with_config(client, config).await.expect(CALM)
+    ObjectQueue::with_config(client, config).await.expect(CALM)
 }
 
 /// An idle worker for all 256 shards. Its handler fails a task of type `twice` at its first attempt.
@@ -76,7 +76,14 @@ impl Clock {
     }
 }
 
-async fn submit(queue: &Queue, clock: &Clock, log: &Log, number: u64, task_type: &str, pause: Duration) {
+async fn submit(
+    queue: &ObjectQueue,
+    clock: &Clock,
+    log: &Log,
+    number: u64,
+    task_type: &str,
+    pause: Duration,
+) {
     let mut order = NewTask::new(task_type, number.into()).expect(NAMES);
     order.start = if pause.is_zero() { Start::Now } else { Start::After(pause) };
     lock(&log.due).push((number, clock.now() + pause));
@@ -99,7 +106,7 @@ async fn produce(clock: Clock, host: Arc<SimHost>, client: Client, log: Log, fir
 /// Plays the scenario with one worker for all shards. The summary is the longest wait of a start.
 pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
     let waited = longest_wait(world, None)?;
-    if waited > SEEN_WITHIN {
+    if waited > FOUND_WITHIN {
         return Err(world.failed(format!("a task started only after {waited:?}")));
     }
     Ok(format!("all tasks started within {waited:?}"))

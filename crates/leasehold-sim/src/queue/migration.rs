@@ -2,32 +2,32 @@
 
 use futures::future::{Either, select};
 use leasehold_core::{Kind, Result};
-use leasehold_queue::{MigrateOptions, Migrated, Queue, QueueConfig};
+use leasehold_queue::{MigrateOptions, Migrated, ObjectQueue, QueueConfig};
 use leasehold_store::{Client, Host, HostExt};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::actors::{QueueCast, lock};
-use crate::chance::SimRandom;
+use super::actors::{QueueActors, lock};
 use crate::host::SimHost;
+use crate::random::SimRandom;
 use crate::world::World;
 
 /// Time within which a migration begins.
 const BEGIN_WITHIN: Duration = Duration::from_mins(3);
 /// Time within which an operator cancels it, if it is going to.
-const CALL_OFF_WITHIN: Duration = Duration::from_mins(5);
+const ABORT_WITHIN: Duration = Duration::from_mins(5);
 /// Pause between two tries.
 const REST: Duration = Duration::from_secs(3);
 
-/// Rule of a migration that is broken.
+/// Broken rule of a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Careless {
+pub enum BrokenMigrationRule {
     /// Clients never read the number of shards again.
-    NeverAsks,
+    LayoutNeverReread,
     /// Tasks are moved before all clients have read the new layout.
-    MovesAtOnce,
+    MigrationDoesNotWait,
     /// Leftovers are removed before all delayed writes have arrived.
-    SweepsAtOnce,
+    LeftoversDeletedAtOnce,
 }
 
 /// The operators of a migration.
@@ -35,7 +35,7 @@ pub enum Careless {
 pub(super) struct Migration {
     from: u8,
     to: u8,
-    careless: Option<Careless>,
+    broken: Option<BrokenMigrationRule>,
     goals: Arc<Vec<Mutex<Goal>>>,
 }
 
@@ -43,55 +43,59 @@ pub(super) struct Migration {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Goal {
     /// Migrate.
-    Go,
+    Migrate,
     /// Migrate for a while, then cancel.
-    GoAndCallOff,
+    MigrateThenAbort,
     /// Cancel another operator's migration, after a while.
-    WaitAndCallOff,
+    WaitThenAbort,
     /// Cancel it; if that is not possible, migrate if `true`.
-    CallOff(bool),
+    Abort(bool),
     Done,
 }
 
 impl Migration {
     /// Returns the migration of this world, if its seed has one: from one digit to two or back.
-    pub(super) fn of(world: &World, careless: Option<Careless>) -> Option<Self> {
+    pub(super) fn of(world: &World, broken: Option<BrokenMigrationRule>) -> Option<Self> {
         if world.seed() % 5 != 3 {
             return None;
         }
-        let mut chance: SimRandom = world.chance("migration");
+        let mut rng: SimRandom = world.rng("migration");
         // Late writes matter here; and after a jump of the store's time no grace period holds.
-        let jumps = chance.happens(3_333);
+        let jumps = rng.happens(3_333);
         world.change_faults(|faults| {
             faults.late *= 3;
             faults.troubles.date_jump *= u64::from(jumps);
         });
-        let (from, to) = if chance.happens(5_000) { (1, 2) } else { (2, 1) };
-        let goals = match chance.below(5) {
-            0 => vec![Goal::GoAndCallOff],
-            1 => vec![Goal::Go, Goal::WaitAndCallOff],
-            2 => vec![Goal::Go, Goal::Go],
-            _ => vec![Goal::Go],
+        let (from, to) = if rng.happens(5_000) { (1, 2) } else { (2, 1) };
+        let goals = match rng.below(5) {
+            0 => vec![Goal::MigrateThenAbort],
+            1 => vec![Goal::Migrate, Goal::WaitThenAbort],
+            2 => vec![Goal::Migrate, Goal::Migrate],
+            _ => vec![Goal::Migrate],
         };
-        Some(Self { from, to, careless, goals: Arc::new(goals.into_iter().map(Mutex::new).collect()) })
+        Some(Self { from, to, broken, goals: Arc::new(goals.into_iter().map(Mutex::new).collect()) })
     }
 
     /// Configuration of a client that connected before the migration began.
     pub(super) fn config(&self) -> QueueConfig {
         let usual = QueueConfig { shard_prefix_len: self.from, ..QueueConfig::default() };
-        if self.careless != Some(Careless::NeverAsks) {
+        if self.broken != Some(BrokenMigrationRule::LayoutNeverReread) {
             return usual;
         }
         let day = Duration::from_hours(24);
-        QueueConfig { layout_asked_every: day, layout_trusted: day, ..usual }
+        QueueConfig { layout_refresh_interval: day, layout_max_age: day, ..usual }
     }
 
     fn options(&self) -> MigrateOptions {
         let usual = MigrateOptions::default();
-        match self.careless {
-            Some(Careless::MovesAtOnce) => MigrateOptions { until_known: Duration::ZERO, ..usual },
-            Some(Careless::SweepsAtOnce) => MigrateOptions { grace: Duration::ZERO, ..usual },
-            Some(Careless::NeverAsks) | None => usual,
+        match self.broken {
+            Some(BrokenMigrationRule::MigrationDoesNotWait) => {
+                MigrateOptions { until_known: Duration::ZERO, ..usual }
+            }
+            Some(BrokenMigrationRule::LeftoversDeletedAtOnce) => {
+                MigrateOptions { grace: Duration::ZERO, ..usual }
+            }
+            Some(BrokenMigrationRule::LayoutNeverReread) | None => usual,
         }
     }
 
@@ -100,46 +104,52 @@ impl Migration {
     }
 
     /// Starts the operators.
-    pub(super) fn enter(&self, cast: &QueueCast, world: &World) {
+    pub(super) fn start(&self, actors: &QueueActors, world: &World) {
         for number in 0..self.goals.len() {
-            let (own, cast) = (self.clone(), cast.clone());
+            let (own, actors) = (self.clone(), actors.clone());
             world.actor(&format!("migrator{}", number + 1), move |host, client| {
-                Box::pin(own.clone().operate(number, cast.clone(), host, client))
+                Box::pin(own.clone().operate(number, actors.clone(), host, client))
             });
         }
     }
 
-    async fn operate(self, number: usize, cast: QueueCast, host: Arc<SimHost>, client: Client) {
+    async fn operate(self, number: usize, actors: QueueActors, host: Arc<SimHost>, client: Client) {
         let goal = || *lock(&self.goals[number]);
         host.sleep(host.random_below(BEGIN_WITHIN)).await;
         while goal() != Goal::Done {
-            let queue = cast.connect(&host, client.clone(), "migrator").await;
-            let next = self.pursue(goal(), &queue, &cast, &host).await;
+            let queue = actors.connect(&host, client.clone(), "migrator").await;
+            let next = self.advance(goal(), &queue, &actors, &host).await;
             *lock(&self.goals[number]) = next;
             host.sleep(host.random_below(REST)).await;
         }
     }
 
     /// Takes one action towards a goal. Returns the next goal.
-    async fn pursue(&self, goal: Goal, queue: &Queue, cast: &QueueCast, host: &Arc<SimHost>) -> Goal {
+    async fn advance(
+        &self,
+        goal: Goal,
+        queue: &ObjectQueue,
+        actors: &QueueActors,
+        host: &Arc<SimHost>,
+    ) -> Goal {
         let options = self.options();
-        let patience = host.sleep(host.random_below(CALL_OFF_WITHIN));
+        let timeout = host.sleep(host.random_below(ABORT_WITHIN));
         let done = match goal {
-            Goal::WaitAndCallOff => {
-                patience.await;
-                return Goal::CallOff(false);
+            Goal::WaitThenAbort => {
+                timeout.await;
+                return Goal::Abort(false);
             }
-            Goal::GoAndCallOff => {
+            Goal::MigrateThenAbort => {
                 let migrating = Box::pin(queue.migrate(self.to, &options, &|_| ()));
-                match select(migrating, patience).await {
+                match select(migrating, timeout).await {
                     Either::Left((done, _)) => done,
-                    Either::Right(_) => return Goal::CallOff(true),
+                    Either::Right(_) => return Goal::Abort(true),
                 }
             }
-            Goal::CallOff(_) => queue.abort_migration(&options, &|_| ()).await,
-            Goal::Go | Goal::Done => queue.migrate(self.to, &options, &|_| ()).await,
+            Goal::Abort(_) => queue.abort_migration(&options, &|_| ()).await,
+            Goal::Migrate | Goal::Done => queue.migrate(self.to, &options, &|_| ()).await,
         };
-        cast.note(host, format!("{goal:?}: {done:?}"));
+        actors.note(host, format!("{goal:?}: {done:?}"));
         next(goal, &done)
     }
 }
@@ -148,7 +158,7 @@ fn next(goal: Goal, done: &Result<Migrated>) -> Goal {
     match (goal, done) {
         (_, Ok(_)) => Goal::Done,
         // Nothing can be cancelled (or no longer); the operator that began the migration finishes it.
-        (Goal::CallOff(true), Err(error)) if error.kind() == Kind::Invalid => Goal::Go,
+        (Goal::Abort(true), Err(error)) if error.kind() == Kind::Invalid => Goal::Migrate,
         // Another operator cancels it, or has done so, and completes that.
         (_, Err(error)) if matches!(error.kind(), Kind::Invalid | Kind::Lost) => Goal::Done,
         (goal, Err(_)) => goal,

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use leasehold_core::{Kind, NewTask, Status, keys};
-use leasehold_queue::Queue;
+use leasehold_queue::ObjectQueue;
 use leasehold_store::store::{Answer, Cause, Failure};
 use leasehold_store::{Client, DelegatingStore, Get, List, Page, Purpose, PutAnswer, Store, Version, When};
 use leasehold_worker::{Context, Shutdown, TaskError, Worker};
@@ -33,8 +33,8 @@ enum Refusal {
 impl Refusal {
     fn failure(self) -> Failure {
         match self {
-            Self::Writes(kind) | Self::All(kind) => Failure::last(kind, "refused"),
-            Self::Unreached => Failure::passing(Cause::Unreached, "unreached"),
+            Self::Writes(kind) | Self::All(kind) => Failure::permanent(kind, "refused"),
+            Self::Unreached => Failure::transient(Cause::Unreached, "unreached"),
         }
     }
 }
@@ -43,12 +43,12 @@ type Switch = Arc<Mutex<Option<Refusal>>>;
 
 /// A store that fails on demand.
 #[derive(Debug)]
-struct Refusing {
+struct OutageStore {
     store: Arc<dyn Store>,
     switch: Switch,
 }
 
-impl Refusing {
+impl OutageStore {
     fn refuses<T: Send>(&self, is_write: bool) -> Option<Answer<'_, T>> {
         let refusal = (*self.switch.lock().unwrap())?;
         let is_refused = is_write || !matches!(refusal, Refusal::Writes(_));
@@ -56,7 +56,7 @@ impl Refusing {
     }
 }
 
-impl DelegatingStore for Refusing {
+impl DelegatingStore for OutageStore {
     fn inner(&self) -> &dyn Store {
         &*self.store
     }
@@ -79,7 +79,7 @@ impl DelegatingStore for Refusing {
 }
 
 async fn produce(client: Client, submitted: Arc<AtomicU64>) {
-    let queue = Queue::connect(client).await.unwrap();
+    let queue = ObjectQueue::connect(client).await.unwrap();
     for _ in 0..TASKS {
         queue.submit_task(NewTask::new("t", Value::Null).unwrap()).await.unwrap();
         submitted.fetch_add(1, Relaxed);
@@ -88,7 +88,7 @@ async fn produce(client: Client, submitted: Arc<AtomicU64>) {
 
 /// Runs a worker; the store begins to fail as soon as the worker is connected.
 async fn work(client: Client, refusal: Refusal, switch: Switch, started: Arc<AtomicU64>) {
-    let queue = Queue::connect(client).await.unwrap();
+    let queue = ObjectQueue::connect(client).await.unwrap();
     *switch.lock().unwrap() = Some(refusal);
     let worker = Worker::new(queue, "w1", None).unwrap().handle("t", move |_: Context, _: Value| {
         started.fetch_add(1, Relaxed);
@@ -99,10 +99,10 @@ async fn work(client: Client, refusal: Refusal, switch: Switch, started: Arc<Ato
 
 /// Returns the requests of the worker in each minute of failure, and then until all tasks have started.
 fn play(seed: u64, refusal: Refusal, minutes: usize) -> (Vec<u64>, u64) {
-    let mut world = World::new(seed, Faults::none()).called("outage");
+    let mut world = World::new(seed, Faults::none()).with_scenario("outage");
     let (switch, submitted, started) = (Switch::default(), Arc::default(), Arc::<AtomicU64>::default());
     let shared = switch.clone();
-    world.wrap_stores(Arc::new(move |store| Arc::new(Refusing { store, switch: shared.clone() })));
+    world.wrap_stores(Arc::new(move |store| Arc::new(OutageStore { store, switch: shared.clone() })));
     let (host, client) = world.process("producer");
     world.spawn(host.process(), produce(client, Arc::clone(&submitted)));
     let failed = |failed| panic!("seed {seed}, {refusal:?}: {failed}");
@@ -178,10 +178,10 @@ impl Ending {
 
 /// Runs one task that ends while the store fails. Returns how often it was started until it is complete.
 fn end_during(seed: u64, ending: Ending) -> u64 {
-    let mut world = World::new(seed, Faults::none()).called("ending");
+    let mut world = World::new(seed, Faults::none()).with_scenario("ending");
     let (switch, started) = (Switch::default(), Arc::<AtomicU64>::default());
     let shared = switch.clone();
-    world.wrap_stores(Arc::new(move |store| Arc::new(Refusing { store, switch: shared.clone() })));
+    world.wrap_stores(Arc::new(move |store| Arc::new(OutageStore { store, switch: shared.clone() })));
     let (host, client) = world.process("operator");
     let completed = Arc::new(AtomicBool::new(false));
     world.spawn(host.process(), operate(client, ending, switch, started.clone(), completed.clone()));
@@ -189,7 +189,7 @@ fn end_during(seed: u64, ending: Ending) -> u64 {
     let starts = started.clone();
     world.spawn(host.process(), async move {
         let clock = client.host().clone();
-        let queue = Queue::connect(client).await.unwrap();
+        let queue = ObjectQueue::connect(client).await.unwrap();
         let worker = Worker::new(queue, "w1", None).unwrap().handle("t", move |_: Context, _: Value| {
             starts.fetch_add(1, Relaxed);
             let runs = clock.sleep(ending.runs());
@@ -214,7 +214,7 @@ async fn operate(
     completed: Arc<AtomicBool>,
 ) {
     let host = client.host().clone();
-    let queue = Queue::connect(client.clone()).await.unwrap();
+    let queue = ObjectQueue::connect(client.clone()).await.unwrap();
     let id = queue.submit_task(NewTask::new("t", Value::Null).unwrap()).await.unwrap().id;
     let kept = client.get(Purpose::Admin, keys::QUEUE).await.unwrap().unwrap();
     while started.load(Relaxed) == 0 {

@@ -5,7 +5,7 @@
 //! exist.
 
 use leasehold_queue::purge::{PURGE_GRACE, Retention};
-use leasehold_queue::{Operated, Queue, QueueConfig};
+use leasehold_queue::{ObjectQueue, QueueConfig, Transition};
 use leasehold_store::{Client, Host, HostExt};
 use serde_json::Value;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,7 +33,7 @@ type Ids = Arc<Mutex<Vec<leasehold_core::TaskId>>>;
 /// Plays the scenario. The summary counts deleted tasks.
 pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
     let (bucket, executor) = (world.bucket_handle(), world.executor().clone());
-    world.check(move |change, _| watch(change, &bucket));
+    world.check(move |change, _| check_change(change, &bucket));
     let (faults, ids) = (world.set_faults(Faults::none()), Ids::default());
     let (host, client) = world.process("producer");
     world.spawn(host.process(), prepare(host.clone(), client, ids.clone()));
@@ -57,7 +57,7 @@ pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
 }
 
 /// Checks that a task is deleted only if it was marked as purged a day ago, and that the mark stays.
-fn watch(change: &BucketChange, bucket: &SimBucket) -> Result<(), String> {
+fn check_change(change: &BucketChange, bucket: &SimBucket) -> Result<(), String> {
     let Some(id) = task_id(&change.key) else { return Ok(()) };
     let Some(before) = change.before.as_ref().map(Raw::read).transpose()? else { return Ok(()) };
     let Some(after) = change.after.as_ref().map(Raw::read).transpose()? else {
@@ -77,9 +77,9 @@ fn watch(change: &BucketChange, bucket: &SimBucket) -> Result<(), String> {
     Ok(())
 }
 
-async fn connect(host: &SimHost, client: Client) -> Queue {
+async fn connect(host: &SimHost, client: Client) -> ObjectQueue {
     loop {
-        if let Ok(queue) = Queue::with_config(client.clone(), QueueConfig::default()).await {
+        if let Ok(queue) = ObjectQueue::with_config(client.clone(), QueueConfig::default()).await {
             return queue;
         }
         host.sleep(SECOND).await;
@@ -100,7 +100,7 @@ async fn operate(host: Arc<SimHost>, client: Client, ids: Ids, time: Executor, u
     while time.now() < until {
         host.sleep(host.random_below(REST_MAX)).await;
         let id = lock(&ids)[usize::try_from(host.random()).unwrap_or(0) % TASKS];
-        if let Ok(Operated::Done(_)) = queue.retry(&id).await {
+        if let Ok(Transition::Done(_)) = queue.retry(&id).await {
             host.sleep(host.random_below(REST_MAX)).await;
             // Cancelled or pending: it must exist.
             drop(queue.cancel(&id).await);

@@ -16,7 +16,7 @@ fn one_seed_gives_one_trace() {
 }
 
 #[test]
-fn the_queue_keeps_its_promises_whatever_goes_wrong() {
+fn the_queue_keeps_its_promises_under_wild_faults() {
     for seed in crate::seeds(1_000..1_350) {
         play(seed, &Options::default());
     }
@@ -31,7 +31,7 @@ fn the_queue_keeps_its_promises_whatever_else_goes_wrong() {
 }
 
 #[test]
-fn the_queue_keeps_its_promises_on_a_bad_day() {
+fn the_queue_keeps_its_promises_under_mild_faults() {
     let options = Options { faults: Faults::mild(), ..Options::default() };
     for seed in crate::seeds(2_000..2_300) {
         play(seed, &options);
@@ -39,7 +39,7 @@ fn the_queue_keeps_its_promises_on_a_bad_day() {
 }
 
 #[test]
-fn the_queue_keeps_its_promises_on_a_good_day() {
+fn the_queue_keeps_its_promises_without_faults() {
     let options = Options { faults: Faults::none(), ..Options::default() };
     for seed in crate::seeds(0..10) {
         play(seed, &options);
@@ -90,7 +90,7 @@ fn tombstones_are_purged() {
 }
 
 #[test]
-fn a_task_that_is_purged_was_marked_for_a_day_whatever_goes_wrong() {
+fn a_task_that_is_purged_was_marked_for_a_day_under_wild_faults() {
     for seed in crate::seeds(0..100) {
         let played = Scenario::Purge.play(seed, &Options::of(Scenario::Purge));
         played.unwrap_or_else(|failed| panic!("{failed}"));

@@ -1,15 +1,15 @@
 //! Operators that maintain the queue: they check and repair under all faults, submit under the same keys a
 //! day later, and purge old tasks, while faults resume.
 
-use leasehold_queue::Queue;
+use leasehold_queue::ObjectQueue;
 use leasehold_queue::purge::Retention;
 use leasehold_store::{Client, Host, HostExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::actors::QueueCast;
-use super::judge::QueueJudge;
+use super::actors::QueueActors;
+use super::checker::QueueChecker;
 use crate::failed::Failed;
 use crate::faults::Faults;
 use crate::host::SimHost;
@@ -41,23 +41,23 @@ impl Upkeep {
             return None;
         }
         // After a jump of the store's time no grace period holds.
-        let jumps = world.chance("upkeep").happens(3_333);
+        let jumps = world.rng("upkeep").happens(3_333);
         world.change_faults(|faults| faults.troubles.date_jump *= u64::from(jumps));
         Some(Self { faults: world.faults() })
     }
 
     /// Starts an operator that checks and repairs until faults have stopped.
-    pub(super) fn enter(cast: &QueueCast, world: &World) {
-        let cast = cast.clone();
-        world.actor("auditor", move |host, client| Box::pin(audit(cast.clone(), host, client)));
+    pub(super) fn start(actors: &QueueActors, world: &World) {
+        let actors = actors.clone();
+        world.actor("auditor", move |host, client| Box::pin(audit(actors.clone(), host, client)));
     }
 
     /// Plays the days after; `at_rest` returns whether all submitted tasks have ended.
     pub(super) fn clean_up(
         &self,
         world: &mut World,
-        cast: &QueueCast,
-        judge: &QueueJudge,
+        actors: &QueueActors,
+        checker: &QueueChecker,
         at_rest: impl Fn() -> bool,
     ) -> Result<(), Failed> {
         for round in 1..=ROUNDS {
@@ -68,29 +68,29 @@ impl Upkeep {
             world.change_faults(|now| *now = faults);
             world.stop_faults_at(calm_at);
             let is_done = Arc::new(AtomicBool::new(false));
-            let (cast, done) = (cast.clone(), is_done.clone());
+            let (actors, done) = (actors.clone(), is_done.clone());
             if round == 1 {
-                cast.submit_again(world);
+                actors.reuse_keys(world);
             }
             world.actor(&format!("purger{round}"), move |host, client| {
-                Box::pin(purge(cast.clone(), host, client, calm_at, done.clone()))
+                Box::pin(purge(actors.clone(), host, client, calm_at, done.clone()))
             });
             world.run_until(|| is_done.load(Relaxed) && at_rest(), ROUND_WITHIN)?;
         }
-        judge.is_cleaned_up().map_err(|message| world.failed(message))
+        checker.check_purged().map_err(|message| world.failed(message))
     }
 }
 
-async fn audit(cast: QueueCast, host: Arc<SimHost>, client: Client) {
-    let mut queue = cast.connect(&host, client.clone(), "auditor").await;
-    while !cast.judge.is_calm() {
+async fn audit(actors: QueueActors, host: Arc<SimHost>, client: Client) {
+    let mut queue = actors.connect(&host, client.clone(), "auditor").await;
+    while !actors.checker.is_calm() {
         host.sleep(host.random_below(REST_MAX)).await;
         let checked = queue.check(host.random().is_multiple_of(2)).await;
-        cast.note(&host, format!("has checked: {checked:?}"));
+        actors.note(&host, format!("has checked: {checked:?}"));
         match checked {
-            Ok(checked) => cast.alarm.check(cast.judge.checked(&checked)),
-            Err(error) if cast.is_of_old(&error) => {
-                queue = cast.connect(&host, client.clone(), "auditor").await;
+            Ok(checked) => actors.alarm.check(actors.checker.checked(&checked)),
+            Err(error) if actors.has_old_layout(&error) => {
+                queue = actors.connect(&host, client.clone(), "auditor").await;
             }
             Err(_) => {}
         }
@@ -99,19 +99,19 @@ async fn audit(cast: QueueCast, host: Arc<SimHost>, client: Client) {
 
 /// Purges repeatedly, and once more after faults have stopped.
 async fn purge(
-    cast: QueueCast,
+    actors: QueueActors,
     host: Arc<SimHost>,
     client: Client,
     calm_at: Duration,
     done: Arc<AtomicBool>,
 ) {
-    let queue: Queue = cast.connect(&host, client, "purger").await;
+    let queue: ObjectQueue = actors.connect(&host, client, "purger").await;
     while !done.load(Relaxed) {
         host.sleep(host.random_below(REST_MAX)).await;
-        let is_last = cast.judge.now() > calm_at;
+        let is_last = actors.checker.now() > calm_at;
         let older_than = if is_last { Duration::ZERO } else { host.random_below(Duration::from_hours(48)) };
         let purged = queue.purge_all(&Retention { statuses: Vec::new(), older_than }).await;
-        cast.note(&host, format!("has purged what is older than {older_than:?}: {purged:?}"));
+        actors.note(&host, format!("has purged what is older than {older_than:?}: {purged:?}"));
         done.store(is_last && purged.is_ok(), Relaxed);
     }
 }

@@ -8,47 +8,48 @@ use crate::faults::Faults;
 const DIVIDED_WITHIN: Duration = Duration::from_secs(50);
 /// Time to divide when one answer in fifty is lost or late: each that matters costs a quarter of a round, or
 /// a half if it is a renewal.
-const DIVIDED_ON_A_BAD_DAY: Duration = Duration::from_mins(1);
+const DIVIDED_UNDER_MILD_FAULTS: Duration = Duration::from_mins(1);
 /// Time to divide after a join without deaths: holders see the new worker in their next round and release
 /// shards, and the new worker takes them.
 const JOINED_WITHIN: Duration = Duration::from_secs(20);
 
 /// Workers in a world in which only the test kills workers.
-struct Crew {
+struct Fleet {
     world: World,
-    watch: Watch,
+    checker: ShardChecker,
     machines: BTreeMap<u64, ProcessId>,
 }
 
-impl Crew {
+impl Fleet {
     fn new(seed: u64, faults: &Faults) -> Self {
         let calm = Faults { trouble_every: None, crash_at_write: 0, ..faults.clone() };
-        let world = World::new(seed, calm).called("shards");
+        let world = World::new(seed, calm).with_scenario("shards");
         world.trace().silence();
-        let watch = Watch::new(&world);
-        Self { world, watch, machines: BTreeMap::new() }
+        let checker = ShardChecker::new(&world);
+        Self { world, checker, machines: BTreeMap::new() }
     }
 
     /// Starts workers within a second, like a fleet that is scaled up.
-    fn come(&mut self, numbers: std::ops::Range<u64>) {
-        let mut chance = self.world.chance(&format!("{numbers:?} come"));
+    fn add_workers(&mut self, numbers: std::ops::Range<u64>) {
+        let mut rng = self.world.rng(&format!("{numbers:?} come"));
         for number in numbers {
             let (host, client) = self.world.process(&format!("m{number}"));
-            let part = Part { name: format!("w{number:02}"), leaves_at: None, watch: self.watch.clone() };
-            let wait = host.sleep(chance.between(Duration::ZERO, Duration::from_secs(1)));
+            let actor =
+                ShardWorker { name: format!("w{number:02}"), leaves_at: None, checker: self.checker.clone() };
+            let wait = host.sleep(rng.between(Duration::ZERO, Duration::from_secs(1)));
             self.machines.insert(number, host.process());
             self.world.spawn(host.process(), async move {
                 wait.await;
-                let queue = part.connect(&host, client).await;
-                part.work(&queue, &host, Shutdown::default()).await.unwrap();
+                let queue = actor.connect(&host, client).await;
+                actor.work(&queue, &host, Shutdown::default()).await.unwrap();
             });
         }
     }
 
-    fn die(&mut self, count: usize) {
-        let mut chance = self.world.chance("die");
+    fn kill_workers(&mut self, count: usize) {
+        let mut rng = self.world.rng("die");
         for _ in 0..count {
-            let nth = chance.index(self.machines.len());
+            let nth = rng.index(self.machines.len());
             let number = *self.machines.keys().nth(nth).unwrap();
             self.world.executor().kill(self.machines.remove(&number).unwrap());
         }
@@ -57,40 +58,40 @@ impl Crew {
     /// Waits until every shard has one holder, every worker has a share, and shares differ by at most one
     /// lease.
     fn until_divided(&mut self, limit: Duration) -> Duration {
-        let (watch, count, began) = (self.watch.clone(), self.machines.len(), self.world.now());
-        let is_divided = || watch.is_all_served() && watch.served().len() == count && watch.is_even();
-        run(&mut self.world, &self.watch, is_divided, limit).unwrap_or_else(|failed| panic!("{failed}"));
+        let (checker, count, began) = (self.checker.clone(), self.machines.len(), self.world.now());
+        let is_divided = || checker.is_all_served() && checker.served().len() == count && checker.is_even();
+        run(&mut self.world, &self.checker, is_divided, limit).unwrap_or_else(|failed| panic!("{failed}"));
         self.world.now().saturating_sub(began)
     }
 
-    fn pass(&mut self, duration: Duration) {
-        pass(&mut self.world, &self.watch, duration).unwrap_or_else(|failed| panic!("{failed}"));
+    fn advance(&mut self, duration: Duration) {
+        advance(&mut self.world, &self.checker, duration).unwrap_or_else(|failed| panic!("{failed}"));
     }
 
-    fn stands_still(&mut self) {
-        self.watch.stand_still();
-        self.pass(IDLE_FOR);
-        self.watch.has_stood_still().unwrap();
-        self.watch.seen().still = None;
+    fn assert_unmoved(&mut self) {
+        self.checker.record_baseline();
+        self.advance(IDLE_FOR);
+        self.checker.check_unmoved().unwrap();
+        self.checker.observed().baseline = None;
     }
 }
 
 /// Random time within a round: results must not depend on it.
-fn a_while(crew: &Crew, purpose: &str) -> Duration {
-    crew.world.chance(purpose).between(RENEW_EVERY * 3, RENEW_EVERY * 4)
+fn random_pause(fleet: &Fleet, purpose: &str) -> Duration {
+    fleet.world.rng(purpose).between(RENEW_EVERY * 3, RENEW_EVERY * 4)
 }
 
 /// Plays sixteen workers, of which four die, and then eight join. Returns the duration of each change.
 fn play_changes(seed: u64, faults: &Faults, limit: Duration) -> [Duration; 3] {
-    let mut crew = Crew::new(seed, faults);
-    crew.come(0..16);
-    let started = crew.until_divided(limit);
-    crew.pass(a_while(&crew, "before the deaths"));
-    crew.die(4);
-    let survived = crew.until_divided(limit);
-    crew.pass(a_while(&crew, "before the joins"));
-    crew.come(16..24);
-    [started, survived, crew.until_divided(limit)]
+    let mut fleet = Fleet::new(seed, faults);
+    fleet.add_workers(0..16);
+    let started = fleet.until_divided(limit);
+    fleet.advance(random_pause(&fleet, "before the deaths"));
+    fleet.kill_workers(4);
+    let survived = fleet.until_divided(limit);
+    fleet.advance(random_pause(&fleet, "before the joins"));
+    fleet.add_workers(16..24);
+    [started, survived, fleet.until_divided(limit)]
 }
 
 fn print(what: &str, took: &[[Duration; 3]]) {
@@ -107,28 +108,28 @@ fn print(what: &str, took: &[[Duration; 3]]) {
 #[test]
 fn sixteen_workers_then_four_die_then_eight_come() {
     let play = |seed| play_changes(seed, &Faults::none(), DIVIDED_WITHIN);
-    print("a good day", &(0..40).map(play).collect::<Vec<_>>());
+    print("without faults", &(0..40).map(play).collect::<Vec<_>>());
 }
 
 #[test]
-fn sixteen_workers_then_four_die_then_eight_come_on_a_bad_day() {
+fn sixteen_workers_then_four_die_then_eight_come_under_mild_faults() {
     // No request is delayed for minutes: the scenario covers that.
     let faults = Faults { late: 0, very_slow: 0, ..Faults::mild() };
-    let play = |seed| play_changes(seed, &faults, DIVIDED_ON_A_BAD_DAY);
-    print("a bad day", &(100..130).map(play).collect::<Vec<_>>());
+    let play = |seed| play_changes(seed, &faults, DIVIDED_UNDER_MILD_FAULTS);
+    print("mild faults", &(100..130).map(play).collect::<Vec<_>>());
 }
 
 #[test]
 fn a_worker_that_joins_when_all_is_held_has_its_share_within_two_rounds() {
     let mut longest = Duration::ZERO;
     for seed in crate::seeds(0..40) {
-        let mut crew = Crew::new(seed, &Faults::none());
+        let mut fleet = Fleet::new(seed, &Faults::none());
         let before = 1 + seed % 16;
-        crew.come(0..before);
-        crew.until_divided(DIVIDED_WITHIN);
-        crew.pass(a_while(&crew, "before the join"));
-        crew.come(before..before + 1);
-        longest = longest.max(crew.until_divided(JOINED_WITHIN));
+        fleet.add_workers(0..before);
+        fleet.until_divided(DIVIDED_WITHIN);
+        fleet.advance(random_pause(&fleet, "before the join"));
+        fleet.add_workers(before..before + 1);
+        longest = longest.max(fleet.until_divided(JOINED_WITHIN));
     }
     println!("one joins: {:.1} s", longest.as_secs_f64());
 }
@@ -136,12 +137,12 @@ fn a_worker_that_joins_when_all_is_held_has_its_share_within_two_rounds() {
 #[test]
 fn nothing_moves_among_sixteen_workers_in_ten_idle_minutes() {
     for seed in 0..4 {
-        let mut crew = Crew::new(seed, &Faults::none());
-        crew.come(0..16);
-        crew.until_divided(DIVIDED_WITHIN);
-        crew.stands_still();
-        crew.die(4);
-        crew.until_divided(DIVIDED_WITHIN);
-        crew.stands_still();
+        let mut fleet = Fleet::new(seed, &Faults::none());
+        fleet.add_workers(0..16);
+        fleet.until_divided(DIVIDED_WITHIN);
+        fleet.assert_unmoved();
+        fleet.kill_workers(4);
+        fleet.until_divided(DIVIDED_WITHIN);
+        fleet.assert_unmoved();
     }
 }

@@ -32,7 +32,7 @@ fn one_seed_gives_one_trace() {
 }
 
 #[test]
-fn shards_have_one_holder_and_are_shared_evenly_whatever_goes_wrong() {
+fn shards_have_one_holder_and_are_shared_evenly_under_wild_faults() {
     let options = Options { faults: wild(), ..Options::default() };
     for seed in crate::seeds(0..10) {
         play(seed, &options);
@@ -54,7 +54,7 @@ fn shards_are_served_again_after_the_time_of_the_store_has_jumped() {
 }
 
 #[test]
-fn shards_have_one_holder_and_are_shared_evenly_on_a_bad_day() {
+fn shards_have_one_holder_and_are_shared_evenly_under_mild_faults() {
     let options = Options { faults: Faults::mild(), ..Options::default() };
     for seed in 200..206 {
         play(seed, &options);
@@ -62,7 +62,7 @@ fn shards_have_one_holder_and_are_shared_evenly_on_a_bad_day() {
 }
 
 #[test]
-fn shards_are_shared_evenly_on_a_good_day() {
+fn shards_are_shared_evenly_without_faults() {
     let options = Options { faults: Faults::none(), ..Options::default() };
     for seed in 300..302 {
         play(seed, &options);
@@ -82,32 +82,33 @@ async fn take_name(client: Client, name: &'static str) {
 /// those of the others.
 #[test]
 fn a_worker_that_lost_its_name_releases_its_shards() {
-    let mut world = World::new(1, Faults::none()).called("shards");
-    let watch = Watch::new(&world);
+    let mut world = World::new(1, Faults::none()).with_scenario("shards");
+    let checker = ShardChecker::new(&world);
     for name in ["w1", "w2"] {
-        let part = Part { name: name.to_owned(), leaves_at: None, watch: watch.clone() };
-        world.actor(name, move |host, client| Box::pin(part.clone().play(host, client)));
+        let actor = ShardWorker { name: name.to_owned(), leaves_at: None, checker: checker.clone() };
+        world.actor(name, move |host, client| Box::pin(actor.clone().play(host, client)));
     }
     let failed = |failed| panic!("{failed}");
-    run(&mut world, &watch, || watch.is_all_served() && watch.is_even(), EVEN_WITHIN).unwrap_or_else(failed);
+    run(&mut world, &checker, || checker.is_all_served() && checker.is_even(), EVEN_WITHIN)
+        .unwrap_or_else(failed);
     let (host, client) = world.process("twin");
     world.spawn(host.process(), take_name(client, "w2"));
-    let serves_none = || watch.served().values().any(|(name, ranges)| name == "w2" && ranges.is_empty());
-    run(&mut world, &watch, serves_none, RENEW_EVERY * 2).unwrap_or_else(failed);
+    let serves_none = || checker.served().values().any(|(name, ranges)| name == "w2" && ranges.is_empty());
+    run(&mut world, &checker, serves_none, RENEW_EVERY * 2).unwrap_or_else(failed);
 }
 
 /// A store that fails puts under a prefix, or never answers there. A list of a prefix is written as that
 /// prefix with a question mark.
 #[derive(Debug)]
-struct Gate {
+struct FailingStore {
     store: Arc<dyn Store>,
-    shut: Shut,
-    stuck: Shut,
+    failing: PrefixSwitch,
+    hanging: PrefixSwitch,
 }
 
-impl Gate {
-    fn is_stuck(&self, key: &str) -> bool {
-        self.stuck.lock().unwrap().is_some_and(|prefix| key.starts_with(prefix))
+impl FailingStore {
+    fn hangs(&self, key: &str) -> bool {
+        self.hanging.lock().unwrap().is_some_and(|prefix| key.starts_with(prefix))
     }
 }
 
@@ -115,34 +116,34 @@ impl Gate {
 const DELETES: &str = "deletes";
 
 /// The prefix, if there is one at this moment.
-type Shut = Arc<Mutex<Option<&'static str>>>;
+type PrefixSwitch = Arc<Mutex<Option<&'static str>>>;
 
-impl DelegatingStore for Gate {
+impl DelegatingStore for FailingStore {
     fn inner(&self) -> &dyn Store {
         &*self.store
     }
 
     fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
-        if self.is_stuck(key) { Box::pin(std::future::pending()) } else { self.store.get(key, unless) }
+        if self.hangs(key) { Box::pin(std::future::pending()) } else { self.store.get(key, unless) }
     }
 
     fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
-        let is_shut = self.shut.lock().unwrap().is_some_and(|prefix| key.starts_with(prefix));
-        if is_shut {
-            return Box::pin(async { Err(Failure::passing(Cause::Unreached, "shut")) });
+        let fails = self.failing.lock().unwrap().is_some_and(|prefix| key.starts_with(prefix));
+        if fails {
+            return Box::pin(async { Err(Failure::transient(Cause::Unreached, "failing")) });
         }
-        if self.is_stuck(key) { Box::pin(std::future::pending()) } else { self.store.put(key, body, when) }
+        if self.hangs(key) { Box::pin(std::future::pending()) } else { self.store.put(key, body, when) }
     }
 
     fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
-        if *self.shut.lock().unwrap() == Some(DELETES) {
-            return Box::pin(async { Err(Failure::passing(Cause::Unreached, "shut")) });
+        if *self.failing.lock().unwrap() == Some(DELETES) {
+            return Box::pin(async { Err(Failure::transient(Cause::Unreached, "failing")) });
         }
         self.store.delete(key)
     }
 
     fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
-        if self.is_stuck(&format!("{}?", list.prefix)) {
+        if self.hangs(&format!("{}?", list.prefix)) {
             return Box::pin(std::future::pending());
         }
         self.store.list(list)
@@ -150,21 +151,21 @@ impl DelegatingStore for Gate {
 }
 
 /// One worker that leases all shards, and counts the tasks it runs.
-struct Alone {
+struct LoneWorker {
     world: World,
-    shut: Shut,
-    stuck: Shut,
+    failing: PrefixSwitch,
+    hanging: PrefixSwitch,
     monitor: Arc<Mutex<Option<Monitor>>>,
 }
 
-impl Alone {
+impl LoneWorker {
     fn new(seed: u64) -> Self {
-        let world = World::new(seed, Faults::none()).called("shards");
-        let (shut, stuck) = (Shut::default(), Shut::default());
+        let world = World::new(seed, Faults::none()).with_scenario("shards");
+        let (failing, hanging) = (PrefixSwitch::default(), PrefixSwitch::default());
         let monitor = Arc::<Mutex<Option<Monitor>>>::default();
-        let gates = (shut.clone(), stuck.clone());
+        let gates = (failing.clone(), hanging.clone());
         world.wrap_stores(Arc::new(move |store| {
-            Arc::new(Gate { store, shut: gates.0.clone(), stuck: gates.1.clone() })
+            Arc::new(FailingStore { store, failing: gates.0.clone(), hanging: gates.1.clone() })
         }));
         let (host, client) = world.process("worker");
         let slot = monitor.clone();
@@ -173,9 +174,9 @@ impl Alone {
             *slot.lock().unwrap() = Some(worker.monitor());
             worker.run(Shutdown::default()).await.unwrap();
         });
-        let mut alone = Self { world, shut, stuck, monitor };
-        alone.until(serves_all, EVEN_WITHIN);
-        alone
+        let mut lone = Self { world, failing, hanging, monitor };
+        lone.until(serves_all, EVEN_WITHIN);
+        lone
     }
 
     fn until(&mut self, condition: impl Fn(&Monitor) -> bool, limit: Duration) -> Duration {
@@ -186,23 +187,23 @@ impl Alone {
     }
 
     /// Checks every second, for this number of seconds, that at most one group is not served.
-    fn keeps_the_others(&mut self, secs: u64) {
+    fn assert_others_kept(&mut self, secs: u64) {
         for _ in 0..secs {
-            self.pass(Duration::from_secs(1));
+            self.advance(Duration::from_secs(1));
             let monitor = self.monitor.lock().unwrap().clone().unwrap();
             let served = monitor.shards().iter().map(ShardRange::count).sum::<usize>();
             assert!(served >= shards() - 4, "only {served} are served at {:?}", self.world.now());
         }
     }
 
-    fn pass(&mut self, duration: Duration) {
+    fn advance(&mut self, duration: Duration) {
         self.world.run_for(duration).unwrap_or_else(|failed| panic!("{failed}"));
     }
 }
 
-async fn connected(client: Client) -> Queue {
+async fn connected(client: Client) -> ObjectQueue {
     let config = QueueConfig { shard_prefix_len: DIGITS, ..QueueConfig::default() };
-    Queue::with_config(client, config).await.unwrap()
+    ObjectQueue::with_config(client, config).await.unwrap()
 }
 
 /// Worker with full scans so rare that a task found by one was missed.
@@ -241,15 +242,15 @@ fn serves_all(monitor: &Monitor) -> bool {
 #[test]
 fn a_task_submitted_while_no_lease_is_trusted_starts_once_one_is() {
     for seed in 0..5 {
-        let mut alone = Alone::new(seed);
-        *alone.shut.lock().unwrap() = Some("shard-leases/");
-        alone.until(|monitor| monitor.shards().is_empty(), Duration::from_mins(2));
-        let (host, client) = alone.world.process("producer");
-        alone.world.spawn(host.process(), submit(client, 1, Duration::ZERO));
-        alone.pass(Duration::from_secs(20));
-        *alone.shut.lock().unwrap() = None;
-        alone.until(serves_all, Duration::from_mins(2));
-        let waited = alone.until(|monitor| monitor.counts().completed == 1, Duration::from_mins(20));
+        let mut lone = LoneWorker::new(seed);
+        *lone.failing.lock().unwrap() = Some("shard-leases/");
+        lone.until(|monitor| monitor.shards().is_empty(), Duration::from_mins(2));
+        let (host, client) = lone.world.process("producer");
+        lone.world.spawn(host.process(), submit(client, 1, Duration::ZERO));
+        lone.advance(Duration::from_secs(20));
+        *lone.failing.lock().unwrap() = None;
+        lone.until(serves_all, Duration::from_mins(2));
+        let waited = lone.until(|monitor| monitor.counts().completed == 1, Duration::from_mins(20));
         assert!(waited <= Duration::from_secs(6), "seed {seed}: it was missed for {waited:?}");
     }
 }
@@ -258,9 +259,9 @@ fn a_task_submitted_while_no_lease_is_trusted_starts_once_one_is() {
 #[test]
 fn a_lease_that_cannot_be_renewed_costs_no_other() {
     for seed in 0..5 {
-        let mut alone = Alone::new(seed);
-        *alone.shut.lock().unwrap() = Some("shard-leases/00.json");
-        alone.keeps_the_others(120);
+        let mut lone = LoneWorker::new(seed);
+        *lone.failing.lock().unwrap() = Some("shard-leases/00.json");
+        lone.assert_others_kept(120);
     }
 }
 
@@ -268,16 +269,16 @@ fn a_lease_that_cannot_be_renewed_costs_no_other() {
 /// expired.
 #[test]
 fn a_take_that_is_never_answered_costs_no_lease() {
-    for (seed, stuck) in [(0, "shard-leases/00.json"), (1, "shard-leases/00.json"), (2, "shard-leases/?")] {
-        let mut alone = Alone::new(seed);
-        let (host, client) = alone.world.process("operator");
-        alone.world.spawn(host.process(), async move {
+    for (seed, hanging) in [(0, "shard-leases/00.json"), (1, "shard-leases/00.json"), (2, "shard-leases/?")] {
+        let mut lone = LoneWorker::new(seed);
+        let (host, client) = lone.world.process("operator");
+        lone.world.spawn(host.process(), async move {
             drop(break_lease(&client, "shard-leases/00.json").await.unwrap());
         });
         // The lease is lost with the next renewal, and requested from then on.
-        alone.until(|monitor| !serves_all(monitor), RENEW_EVERY * 2);
-        *alone.stuck.lock().unwrap() = Some(stuck);
-        alone.keeps_the_others(120);
+        lone.until(|monitor| !serves_all(monitor), RENEW_EVERY * 2);
+        *lone.hanging.lock().unwrap() = Some(hanging);
+        lone.assert_others_kept(120);
     }
 }
 
@@ -286,7 +287,7 @@ fn a_take_that_is_never_answered_costs_no_lease() {
 #[test]
 fn a_worker_that_stops_when_idle_has_scanned_all_shards() {
     for is_restart in [false, true] {
-        let mut world = World::new(1, Faults::none()).called("shards");
+        let mut world = World::new(1, Faults::none()).with_scenario("shards");
         let (host, client) = world.process("producer");
         world.spawn(host.process(), submit(client, 40, Duration::ZERO));
         world.run_for(Duration::from_secs(20)).unwrap_or_else(|failed| panic!("{failed}"));
@@ -308,11 +309,11 @@ fn a_worker_that_stops_when_idle_has_scanned_all_shards() {
 /// tasks left.
 #[test]
 fn a_worker_that_stops_when_idle_does_not_stop_because_it_serves_nothing() {
-    let mut world = World::new(1, Faults::none()).called("shards");
-    let shut = Shut::default();
-    let gate = shut.clone();
+    let mut world = World::new(1, Faults::none()).with_scenario("shards");
+    let failing = PrefixSwitch::default();
+    let gate = failing.clone();
     world.wrap_stores(Arc::new(move |store| {
-        Arc::new(Gate { store, shut: gate.clone(), stuck: Shut::default() })
+        Arc::new(FailingStore { store, failing: gate.clone(), hanging: PrefixSwitch::default() })
     }));
     let (host, client) = world.process("producer");
     world.spawn(host.process(), submit(client, 1, Duration::from_secs(75)));
@@ -321,9 +322,9 @@ fn a_worker_that_stops_when_idle_does_not_stop_because_it_serves_nothing() {
     let (host, client) = world.process("worker");
     world.spawn(host.process(), empty(client, ended.clone()));
     world.run_for(Duration::from_secs(20)).unwrap_or_else(|failed| panic!("{failed}"));
-    *shut.lock().unwrap() = Some("shard-leases/");
+    *failing.lock().unwrap() = Some("shard-leases/");
     world.run_for(Duration::from_mins(1)).unwrap_or_else(|failed| panic!("{failed}"));
-    *shut.lock().unwrap() = None;
+    *failing.lock().unwrap() = None;
     let done = || ended.lock().unwrap().is_some();
     world.run_until(done, Duration::from_mins(30)).unwrap_or_else(|failed| panic!("{failed}"));
     assert_eq!(*ended.lock().unwrap(), Some(1));
@@ -340,15 +341,15 @@ async fn take_names(client: Client, count: usize) {
 }
 
 /// Starts a worker some time after other workers are gone.
-fn one_comes(
+fn start_worker_after(
     names: usize,
     after: Duration,
-    shut: Option<&'static str>,
+    failing: Option<&'static str>,
 ) -> (World, Client, Arc<Mutex<Option<Monitor>>>) {
-    let mut world = World::new(1, Faults::none()).called("shards");
-    let gate: Shut = Arc::new(Mutex::new(shut));
+    let mut world = World::new(1, Faults::none()).with_scenario("shards");
+    let gate: PrefixSwitch = Arc::new(Mutex::new(failing));
     world.wrap_stores(Arc::new(move |store| {
-        Arc::new(Gate { store, shut: gate.clone(), stuck: Shut::default() })
+        Arc::new(FailingStore { store, failing: gate.clone(), hanging: PrefixSwitch::default() })
     }));
     let (host, client) = world.process("gone");
     world.spawn(host.process(), async move {
@@ -370,15 +371,15 @@ fn one_comes(
 /// Regression: a name with a removal mark counted as alive, and its share was not served for half an hour.
 #[test]
 fn a_name_that_is_being_removed_has_no_share() {
-    let (mut world, _, monitor) = one_comes(3, Duration::from_hours(8 * 24), Some(DELETES));
+    let (mut world, _, monitor) = start_worker_after(3, Duration::from_hours(8 * 24), Some(DELETES));
     world.run_for(Duration::from_mins(4)).unwrap_or_else(|failed| panic!("{failed}"));
     assert!(serves_all(monitor.lock().unwrap().as_ref().unwrap()));
 }
 
 /// Regression: each of them was read, one after the other, before any shard was served.
 #[test]
-fn names_of_workers_long_gone_cost_nothing() {
-    let (mut world, client, monitor) = one_comes(500, Duration::from_hours(1), None);
+fn expired_worker_leases_cost_nothing() {
+    let (mut world, client, monitor) = start_worker_after(500, Duration::from_hours(1), None);
     world.run_for(Duration::from_secs(30)).unwrap_or_else(|failed| panic!("{failed}"));
     assert!(serves_all(monitor.lock().unwrap().as_ref().unwrap()));
     let gets =
@@ -390,7 +391,7 @@ fn names_of_workers_long_gone_cost_nothing() {
 #[test]
 fn a_task_in_a_leased_shard_costs_a_get_and_two_puts() {
     const TASKS: usize = 300;
-    let mut world = World::new(1, Faults::none()).called("shards");
+    let mut world = World::new(1, Faults::none()).with_scenario("shards");
     let (host, client) = world.process("worker");
     let (own, monitor) = (client.clone(), Arc::<Mutex<Option<Monitor>>>::default());
     let slot = monitor.clone();
@@ -426,37 +427,37 @@ fn a_task_in_a_leased_shard_costs_a_get_and_two_puts() {
 #[test]
 fn a_take_that_is_never_answered_does_not_delay_others() {
     for seed in 0..3 {
-        let mut alone = Alone::new(seed);
+        let mut lone = LoneWorker::new(seed);
         let is_without = |groups: usize| {
             move |monitor: &Monitor| {
                 let served = monitor.shards().iter().map(ShardRange::count).sum::<usize>();
                 served == shards() - 4 * groups
             }
         };
-        let (host, client) = alone.world.process("operator");
+        let (host, client) = lone.world.process("operator");
         let (process, other) = (host.process(), client.clone());
-        alone.world.spawn(process, async move {
+        lone.world.spawn(process, async move {
             drop(break_lease(&client, "shard-leases/00.json").await.unwrap());
         });
-        alone.until(is_without(1), RENEW_EVERY * 2);
-        *alone.stuck.lock().unwrap() = Some("shard-leases/00.json");
-        alone.pass(RENEW_EVERY * 2);
-        alone.world.spawn(process, async move {
+        lone.until(is_without(1), RENEW_EVERY * 2);
+        *lone.hanging.lock().unwrap() = Some("shard-leases/00.json");
+        lone.advance(RENEW_EVERY * 2);
+        lone.world.spawn(process, async move {
             drop(break_lease(&other, "shard-leases/04.json").await.unwrap());
         });
-        alone.until(is_without(2), RENEW_EVERY * 2);
-        alone.until(is_without(1), RENEW_EVERY * 2);
+        lone.until(is_without(2), RENEW_EVERY * 2);
+        lone.until(is_without(1), RENEW_EVERY * 2);
     }
 }
 
 /// A store that carries out puts under a prefix, but does not answer.
 #[derive(Debug)]
-struct Mute {
+struct SilentStore {
     store: Arc<dyn Store>,
-    mute: Shut,
+    mute: PrefixSwitch,
 }
 
-impl DelegatingStore for Mute {
+impl DelegatingStore for SilentStore {
     fn inner(&self) -> &dyn Store {
         &*self.store
     }
@@ -472,10 +473,10 @@ impl DelegatingStore for Mute {
 
 /// Runs a worker whose puts under a prefix get no answer for a number of seconds, and which is then stopped.
 fn stopped_after(prefix: &'static str, secs: u64) -> World {
-    let mut world = World::new(1, Faults::none()).called("shards");
-    let mute: Shut = Arc::new(Mutex::new(Some(prefix)));
+    let mut world = World::new(1, Faults::none()).with_scenario("shards");
+    let mute: PrefixSwitch = Arc::new(Mutex::new(Some(prefix)));
     let gate = mute.clone();
-    world.wrap_stores(Arc::new(move |store| Arc::new(Mute { store, mute: gate.clone() })));
+    world.wrap_stores(Arc::new(move |store| Arc::new(SilentStore { store, mute: gate.clone() })));
     let (host, client) = world.process("worker");
     let (shutdown, ended) = (Shutdown::default(), Arc::<Mutex<bool>>::default());
     let (stop, slot) = (shutdown.clone(), ended.clone());
@@ -518,7 +519,7 @@ fn an_abandoned_request_is_counted() {
 /// the first page.
 #[test]
 fn no_shard_waits_forever_behind_those_before_it() {
-    let mut world = World::new(1, Faults::none()).called("shards");
+    let mut world = World::new(1, Faults::none()).with_scenario("shards");
     world.trace().silence();
     for number in 0..20 {
         let (host, client) = world.process(&format!("producer{number}"));

@@ -12,14 +12,14 @@
 
 use bytes::Bytes;
 use leasehold_core::limits::{
-    RANGE_BYTES_MAX, UPLOAD_BYTES_MAX, UPLOAD_END_WAIT, answer_wait, upload_part_bytes,
+    RANGE_BYTES_MAX, UPLOAD_BYTES_MAX, UPLOAD_FINISH_TIMEOUT, response_timeout, upload_part_bytes,
 };
 use leasehold_core::{Error, Kind, Result, keys};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Answered, Client, doubtful, may_have_happened, outcome};
+use super::{Answered, Client, mark_if_unknown, may_have_happened, outcome};
 use crate::health::RequestClass;
 use crate::ledger::{Outcome, Purpose, Verb};
 use crate::parts::check_range;
@@ -44,11 +44,11 @@ impl Client {
                 "range of `{key}` must be at most {RANGE_BYTES_MAX} bytes, got {bytes}"
             )));
         }
-        let mut patience = self.patience_for(answer_wait(bytes));
+        let mut budget = self.retry_budget_for(response_timeout(bytes));
         loop {
             match self.get_range_once(purpose, key, &range, unchanged).await {
                 Ok(answer) => return Ok(answer),
-                Err(failure) => patience.after(failure).await?,
+                Err(failure) => budget.after(failure).await?,
             }
         }
     }
@@ -63,12 +63,12 @@ impl Client {
             )));
         }
         let part_bytes = upload_part_bytes(bytes);
-        let mut patience = self.patience();
+        let mut budget = self.retry_budget();
         loop {
-            let sent = self.sent(Verb::Put, purpose, 0);
+            let request = self.start_request(Verb::Put, purpose, 0);
             let answer = self.in_time(self.store.upload_begin(key, part_bytes)).await;
-            sent.ended(outcome(&answer, |_| Outcome::Ok), 0);
-            self.note(RequestClass::Write, &answer);
+            request.finish(outcome(&answer, |_| Outcome::Ok), 0);
+            self.record_health(RequestClass::Write, &answer);
             match answer {
                 Ok(id) => {
                     let (client, key) = (self.clone(), key.to_owned());
@@ -82,7 +82,7 @@ impl Client {
                         sent: Mutex::default(),
                     });
                 }
-                Err(failure) => patience.after(failure).await?,
+                Err(failure) => budget.after(failure).await?,
             }
         }
     }
@@ -94,8 +94,8 @@ impl Client {
         range: &Range<u64>,
         unchanged: Option<&Version>,
     ) -> Answered<Ranged> {
-        let sent = self.sent(Verb::Get, purpose, 0);
-        let wait = answer_wait(range.end - range.start);
+        let request = self.start_request(Verb::Get, purpose, 0);
+        let wait = response_timeout(range.end - range.start);
         let answer = self.within(wait, self.store.get_range(key, range.clone(), unchanged)).await;
         let ended = outcome(&answer, |ranged| match ranged {
             Ranged::Found(_) => Outcome::Ok,
@@ -103,10 +103,10 @@ impl Client {
             Ranged::Changed => Outcome::Lost,
         });
         let received = if let Ok(Ranged::Found(object)) = &answer { object.body.len() } else { 0 };
-        sent.ended(ended, received);
+        request.finish(ended, received);
         // An invalid range of the caller says nothing about the store.
         if !matches!(&answer, Err(failure) if failure.cause == Cause::Final(Kind::Invalid)) {
-            self.note(RequestClass::Read, &answer);
+            self.record_health(RequestClass::Read, &answer);
         }
         answer
     }
@@ -139,21 +139,21 @@ impl Upload {
             let (key, bytes) = (&self.key, body.len());
             return Err(Error::invalid(format!("upload of `{key}` has no part {number} of {bytes} bytes")));
         }
-        let wait = answer_wait(body.len() as u64);
-        let mut patience = self.client.patience_for(wait);
+        let wait = response_timeout(body.len() as u64);
+        let mut budget = self.client.retry_budget_for(wait);
         loop {
-            let sent = self.client.sent(Verb::Put, self.purpose, body.len());
+            let request = self.client.start_request(Verb::Put, self.purpose, body.len());
             let store = &self.client.store;
             let answer = store.upload_part(&self.key, &self.id, number, body.clone());
             let answer = self.client.within(wait, answer).await;
-            sent.ended(outcome(&answer, |_| Outcome::Ok), 0);
-            self.client.note(RequestClass::Write, &answer);
+            request.finish(outcome(&answer, |_| Outcome::Ok), 0);
+            self.client.record_health(RequestClass::Write, &answer);
             match answer {
                 Ok(part) => {
                     self.all_sent().insert(number, part);
                     return Ok(());
                 }
-                Err(failure) => patience.after(failure).await?,
+                Err(failure) => budget.after(failure).await?,
             }
         }
     }
@@ -167,7 +167,7 @@ impl Upload {
             let (key, sent) = (&self.key, parts.len());
             return Err(Error::invalid(format!("upload of `{key}` needs {needed} parts, got {sent}")));
         }
-        let mut patience = self.client.patience_for(UPLOAD_END_WAIT);
+        let mut budget = self.client.retry_budget_for(UPLOAD_FINISH_TIMEOUT);
         let mut in_doubt = false;
         loop {
             let failure = match self.end_once(parts.clone()).await {
@@ -181,31 +181,31 @@ impl Upload {
             {
                 return Ok(version);
             }
-            patience.after(failure).await.map_err(|error| doubtful(error, in_doubt))?;
+            budget.after(failure).await.map_err(|error| mark_if_unknown(error, in_doubt))?;
         }
     }
 
     /// Abandons the upload and removes its parts.
     pub async fn abort(self) -> Result<()> {
-        let mut patience = self.client.patience();
+        let mut budget = self.client.retry_budget();
         loop {
-            let sent = self.client.sent(Verb::Delete, self.purpose, 0);
+            let request = self.client.start_request(Verb::Delete, self.purpose, 0);
             let answer = self.client.in_time(self.client.store.upload_abort(&self.key, &self.id)).await;
-            sent.ended(outcome(&answer, |()| Outcome::Ok), 0);
-            self.client.note(RequestClass::Write, &answer);
+            request.finish(outcome(&answer, |()| Outcome::Ok), 0);
+            self.client.record_health(RequestClass::Write, &answer);
             match answer {
                 Ok(()) => return Ok(()),
-                Err(failure) => patience.after(failure).await?,
+                Err(failure) => budget.after(failure).await?,
             }
         }
     }
 
     async fn end_once(&self, parts: Vec<PartId>) -> Answered<Version> {
-        let sent = self.client.sent(Verb::Put, self.purpose, 0);
+        let request = self.client.start_request(Verb::Put, self.purpose, 0);
         let answer = self.client.store.upload_end(&self.key, &self.id, parts);
-        let answer = self.client.within(UPLOAD_END_WAIT, answer).await;
-        sent.ended(outcome(&answer, |_| Outcome::Ok), 0);
-        self.client.note(RequestClass::Write, &answer);
+        let answer = self.client.within(UPLOAD_FINISH_TIMEOUT, answer).await;
+        request.finish(outcome(&answer, |_| Outcome::Ok), 0);
+        self.client.record_health(RequestClass::Write, &answer);
         answer
     }
 

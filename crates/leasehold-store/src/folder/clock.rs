@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
 use super::locks::wait_for;
-use super::modes::open_regular;
+use super::permissions::open_regular;
 use super::temps::Temps;
 use super::{FolderAccess, FolderTime};
 use crate::clock::Clock;
@@ -31,7 +31,7 @@ const HIGH_WATER_NS: i64 = 10_000_000_000;
 const BOOT_BYTES_MAX: u64 = 64;
 
 /// Width of "now" on a mount from which the server's time is read again.
-const VAGUE: Duration = Duration::from_secs(5);
+const REFRESH_WIDTH: Duration = Duration::from_secs(5);
 
 const SERVER_TIME: Timestamps = Timestamps {
     // Not omitted: with both times, write permission suffices, and the file may belong to another user.
@@ -119,7 +119,7 @@ impl FolderClock {
         let kind = Kind::Mount { directory: directory.to_owned() };
         let clock = Clock::dated(host.clone());
         let opened = Self { clock, host: host.clone(), access, temps: temps.clone(), kind };
-        opened.make_sure()?;
+        opened.refresh()?;
         Ok(opened)
     }
 
@@ -132,7 +132,7 @@ impl FolderClock {
     }
 
     /// Sets the modification time of a file to the folder's time; on a mount the server does it.
-    pub(super) fn stamp(&self, file: &File) -> io::Result<()> {
+    pub(super) fn set_modified(&self, file: &File) -> io::Result<()> {
         let Kind::Host { offset_ns, high, marked_ns } = &self.kind else {
             return Ok(rustix::fs::futimens(file, &SERVER_TIME)?);
         };
@@ -146,7 +146,7 @@ impl FolderClock {
     }
 
     /// Updates the clock from the server's modification time of a file that was written since `sent`.
-    pub(super) fn learn(&self, file: &File, sent: Instant) -> io::Result<()> {
+    pub(super) fn observe_file(&self, file: &File, sent: Instant) -> io::Result<()> {
         if let Kind::Mount { .. } = self.kind {
             let date_secs = nanos(file.metadata()?.modified()?).div_euclid(1_000_000_000);
             self.clock.observe(date_secs, sent, self.host.instant());
@@ -156,10 +156,10 @@ impl FolderClock {
 
     /// Learns the time of a mount, which only writers can. Writes a temporary file at the start, and another when the
     /// bounds are missing or too wide: a process that only reads could otherwise wait for ever.
-    pub(super) fn make_sure(&self) -> io::Result<()> {
+    pub(super) fn refresh(&self) -> io::Result<()> {
         let Kind::Mount { directory } = &self.kind else { return Ok(()) };
         let width = self.clock.now().and_then(|now| now.width());
-        if width.is_some_and(|width| width < VAGUE) {
+        if width.is_some_and(|width| width < REFRESH_WIDTH) {
             return Ok(());
         }
         let path = directory.join(format!("probe-{:032x}", self.host.random_bits()));
@@ -167,7 +167,7 @@ impl FolderClock {
         let learnt = self.access.create_new(&path).and_then(|mut file| {
             file.write_all(b"?")?;
             file.sync_all()?;
-            self.learn(&file, sent)
+            self.observe_file(&file, sent)
         });
         fs::remove_file(&path)?;
         learnt
@@ -175,7 +175,7 @@ impl FolderClock {
 }
 
 /// Modification time of a file, as the folder's time.
-pub(super) fn stamped(metadata: &fs::Metadata) -> StoreTime {
+pub(super) fn modified(metadata: &fs::Metadata) -> StoreTime {
     metadata.modified().map_or(StoreTime::from_millis(0), |time| millis(nanos(time)))
 }
 

@@ -1,7 +1,7 @@
 //! Objects as files: requests implemented by system calls.
 
 use leasehold_core::limits::OBJECT_BYTES_MAX;
-use leasehold_core::unread::unread;
+use leasehold_core::oversize;
 use leasehold_core::{Error, Kind, keys};
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::clock::FolderClock;
 use super::locks::{Lock, Locks};
-use super::modes::open_regular;
+use super::permissions::open_regular;
 use super::sync::Directories;
 use super::temps::{Temp, Temps};
 use super::uploads::{self, FolderUploads};
-use super::{Durability, FolderOptions, Trouble, walk};
+use super::{Durability, FolderError, FolderOptions, walk};
 use crate::clock::Clock;
 use crate::host::{Host, Instant};
 use crate::open::OpenMode;
@@ -51,11 +51,11 @@ impl Files {
                 return Self::open_for_reading(root, options, host);
             }
             let access = options.access;
-            access.create_dir_all(root)?;
+            access.create_dir_all(root, &**host)?;
             let root = root.canonicalize()?;
             let own = root.join(keys::RESERVED);
             for directory in [own.clone(), own.join("clock"), own.join("locks")] {
-                access.create_own_dir(&directory)?;
+                access.create_own_dir(&directory, &**host)?;
             }
             if options.durability == Durability::Fsync {
                 File::open(&root)?.sync_all()?;
@@ -97,7 +97,7 @@ impl Files {
     }
 
     pub(super) fn list(&self, list: &List) -> io::Result<Page> {
-        self.clock.make_sure()?;
+        self.clock.refresh()?;
         walk::page(&self.root, list)
     }
 
@@ -119,20 +119,20 @@ impl Files {
     }
 
     /// Writes an object. Nothing is visible before the rename: a put that fails before it was surely not carried out.
-    pub(super) fn put(&self, key: &str, body: &[u8], when: &When) -> Result<PutAnswer, Trouble> {
+    pub(super) fn put(&self, key: &str, body: &[u8], when: &When) -> Result<PutAnswer, FolderError> {
         let path = self.root.join(key);
-        let lock = self.locks.hold(key, || self.clock.instant()).map_err(Trouble::NotDone)?;
+        let lock = self.locks.hold(key, || self.clock.instant()).map_err(FolderError::NotDone)?;
         if body.is_empty() && *when == When::Always && self.touch(&path)? {
             drop(lock);
             self.sync_parent(&path)?;
             return Ok(PutAnswer::Written(version(body)));
         }
-        if *when != When::Always && !when.holds(read(&path).map_err(Trouble::NotDone)?.as_ref()) {
+        if *when != When::Always && !when.holds(read(&path).map_err(FolderError::NotDone)?.as_ref()) {
             return Ok(PutAnswer::Refused);
         }
-        let mut temp = self.temps.create(|file| self.fill(file, body)).map_err(Trouble::NotDone)?;
-        self.place(key, &mut temp, lock)?;
-        self.durable(key)?;
+        let mut temp = self.temps.create(|file| self.fill(file, body)).map_err(FolderError::NotDone)?;
+        self.rename_into_place(key, &mut temp, lock)?;
+        self.make_durable(key)?;
         Ok(PutAnswer::Written(version(body)))
     }
 
@@ -142,7 +142,7 @@ impl Files {
         key: &str,
         range: &Range<u64>,
         unchanged: Option<&Version>,
-    ) -> Result<Ranged, Trouble> {
+    ) -> Result<Ranged, FolderError> {
         let path = self.root.join(key);
         let file = match open_regular(File::options().read(true), &path) {
             Err(error) if is_missing(&error) => return Ok(Ranged::Missing),
@@ -156,7 +156,7 @@ impl Files {
         if unchanged.is_some_and(|known| *known != version) {
             return Ok(Ranged::Changed);
         }
-        let range = parts::cut(key, range, metadata.len())?;
+        let range = parts::clamp_range(key, range, metadata.len())?;
         let length = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
         let mut body = vec![0; length];
         file.read_exact_at(&mut body, range.start)?;
@@ -174,7 +174,7 @@ impl Files {
         upload: &UploadId,
         number: usize,
         body: &[u8],
-    ) -> Result<PartId, Trouble> {
+    ) -> Result<PartId, FolderError> {
         self.uploads.part(key, upload, number, body, self.durability)
     }
 
@@ -183,13 +183,13 @@ impl Files {
         key: &str,
         upload: &UploadId,
         parts: &[PartId],
-    ) -> Result<Version, Trouble> {
+    ) -> Result<Version, FolderError> {
         let version = self.uploads.end(key, upload, parts, |file, temp| {
             self.seal(file, self.clock.instant())?;
             let lock = self.locks.hold(key, || self.clock.instant())?;
-            self.place(key, temp, lock)
+            self.rename_into_place(key, temp, lock)
         })?;
-        self.durable(key)?;
+        self.make_durable(key)?;
         Ok(version)
     }
 
@@ -210,19 +210,19 @@ impl Files {
         Ok(())
     }
 
-    /// Renames a file into place. Its key counts as unsynced until [`Self::durable`] has synced it.
-    fn place(&self, key: &str, temp: &mut Temp, lock: Lock) -> io::Result<()> {
+    /// Renames a file into place. Its key counts as unsynced until [`Self::make_durable`] has synced it.
+    fn rename_into_place(&self, key: &str, temp: &mut Temp, lock: Lock) -> io::Result<()> {
         let path = self.root.join(key);
-        self.mark(key);
+        self.mark_unsynced(key);
         let renamed = self.in_directory(&path, || temp.rename(&path));
         drop(lock);
-        renamed.inspect_err(|_| self.unmark(key))
+        renamed.inspect_err(|_| self.clear_unsynced(key))
     }
 
     /// Syncs a renamed object. If that fails, its key stays unsynced, and readers sync it first.
-    fn durable(&self, key: &str) -> io::Result<()> {
+    fn make_durable(&self, key: &str) -> io::Result<()> {
         self.sync_parent(&self.root.join(key))?;
-        self.unmark(key);
+        self.clear_unsynced(key);
         Ok(())
     }
 
@@ -237,11 +237,11 @@ impl Files {
             return Ok(false);
         }
         let sent = self.clock.instant();
-        match self.clock.stamp(&file) {
+        match self.clock.set_modified(&file) {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(false),
-            stamped => stamped?,
+            result => result?,
         }
-        self.clock.learn(&file, sent)?;
+        self.clock.observe_file(&file, sent)?;
         Ok(true)
     }
 
@@ -253,11 +253,11 @@ impl Files {
 
     /// Sets the time of a written file, makes it durable, and updates the clock from it.
     fn seal(&self, file: &File, sent: Instant) -> io::Result<()> {
-        self.clock.stamp(file)?;
+        self.clock.set_modified(file)?;
         if self.durability == Durability::Fsync {
             file.sync_all()?;
         }
-        self.clock.learn(file, sent)
+        self.clock.observe_file(file, sent)
     }
 
     /// Runs `act`, which needs the directory of `path`, and creates the directory if it is missing.
@@ -291,11 +291,11 @@ impl Files {
         }
     }
 
-    fn mark(&self, key: &str) {
+    fn mark_unsynced(&self, key: &str) {
         *self.unsynced().entry(key.to_owned()).or_default() += 1;
     }
 
-    fn unmark(&self, key: &str) {
+    fn clear_unsynced(&self, key: &str) {
         let mut unsynced = self.unsynced();
         if let Some(writers) = unsynced.get_mut(key) {
             *writers -= 1;
@@ -336,7 +336,7 @@ fn opens_for_writing(root: &Path, mode: OpenMode) -> io::Result<bool> {
 }
 
 /// Error of a write to a folder that was opened read-only.
-pub(super) fn opened_for_reading() -> io::Error {
+pub(super) fn read_only_error() -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, "the folder was opened read-only")
 }
 
@@ -348,7 +348,7 @@ fn read(path: &Path) -> io::Result<Option<Object>> {
     };
     let found = file.metadata()?;
     if found.len() > OBJECT_BYTES_MAX {
-        let body = unread(found.len()).into();
+        let body = oversize::placeholder(found.len()).into();
         return Ok(Some(Object { body, version: uploads::version(&found) }));
     }
     let mut body = Vec::with_capacity(usize::try_from(found.len()).unwrap_or(0));

@@ -28,8 +28,8 @@ const STRIPES: u32 = 4_096;
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Minimum pause between two polls of a held lock: a durable write takes a few hundred microseconds.
-const LOOK_MIN: Duration = Duration::from_micros(50);
-const LOOK_MAX: Duration = Duration::from_millis(1);
+const POLL_MIN: Duration = Duration::from_micros(50);
+const POLL_MAX: Duration = Duration::from_millis(1);
 
 pub(super) struct Locks {
     directory: PathBuf,
@@ -49,7 +49,7 @@ pub(super) struct Lock {
 #[derive(Default)]
 struct Queues {
     by_stripe: Mutex<HashMap<u32, VecDeque<Arc<()>>>>,
-    moved: Condvar,
+    changed: Condvar,
 }
 
 /// Place in the queue of a stripe, given up when this is dropped.
@@ -75,8 +75,10 @@ impl Place {
 
     /// Waits until the thread is first, for at most `pause`; true if it is.
     fn wait(&self, pause: Duration) -> bool {
-        let waiting =
-            self.queues.moved.wait_timeout_while(self.queues.lock(), pause, |queues| !self.is_first(queues));
+        let waiting = self
+            .queues
+            .changed
+            .wait_timeout_while(self.queues.lock(), pause, |queues| !self.is_first(queues));
         !waiting.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
@@ -91,7 +93,7 @@ impl Drop for Place {
             }
         }
         drop(queues);
-        self.queues.moved.notify_all();
+        self.queues.changed.notify_all();
     }
 }
 
@@ -134,7 +136,7 @@ fn wait_in(
     began: Instant,
     now: impl Fn() -> Instant,
 ) -> io::Result<()> {
-    let (mut paused, mut pause) = (Duration::ZERO, LOOK_MIN);
+    let (mut paused, mut pause) = (Duration::ZERO, POLL_MIN);
     let mut is_first = place.is_none_or(|place| place.wait(Duration::ZERO));
     loop {
         let locked = if is_first { file.try_lock() } else { Err(TryLockError::WouldBlock) };
@@ -144,14 +146,14 @@ fn wait_in(
             // A lock that comes too late is released: the caller may have timed out.
             Ok(()) if is_late => {
                 file.unlock()?;
-                return Err(given_up(what, None));
+                return Err(lock_timed_out(what, None));
             }
-            Err(TryLockError::WouldBlock) if is_late => return Err(given_up(what, holder_of(file))),
+            Err(TryLockError::WouldBlock) if is_late => return Err(lock_timed_out(what, holder_of(file))),
             Ok(()) => return Ok(()),
             Err(TryLockError::WouldBlock) if !is_first => {
-                is_first = place.is_none_or(|place| place.wait(LOOK_MAX));
+                is_first = place.is_none_or(|place| place.wait(POLL_MAX));
                 if !is_first {
-                    paused += LOOK_MAX;
+                    paused += POLL_MAX;
                 }
             }
             Err(TryLockError::WouldBlock) => {
@@ -161,14 +163,14 @@ fn wait_in(
                 )]
                 std::thread::sleep(pause);
                 paused += pause;
-                pause = (pause * 2).min(LOOK_MAX);
+                pause = (pause * 2).min(POLL_MAX);
             }
         }
     }
 }
 
 /// Error of a lock that timed out. Nothing was written, and the request can be retried.
-fn given_up(what: &str, holder: Option<String>) -> io::Error {
+fn lock_timed_out(what: &str, holder: Option<String>) -> io::Error {
     let holder = holder.unwrap_or_else(|| "another process".to_owned());
     let secs = WAIT_MAX.as_secs();
     io::Error::new(

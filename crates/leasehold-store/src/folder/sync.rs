@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::modes::check_directory;
+use super::permissions::check_directory;
 use super::temps::Temps;
 
 /// Maximum number of cached directories, after which the cache is cleared: a busy queue creates a few per minute and

@@ -7,8 +7,6 @@
 //! the permissions of the group until the second call, and before it another user could access them, or a crash could
 //! happen.
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::io::Errno;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
@@ -16,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::FolderAccess;
-use super::files::opened_for_reading;
+use super::files::read_only_error;
 use super::locks::wait_for;
-use super::modes::open_regular;
+use super::permissions::open_regular;
 use crate::host::{Host, HostExt};
 
 pub(super) struct Temps {
@@ -44,7 +42,7 @@ pub(super) struct Temp {
 impl Temps {
     pub(super) fn open(own: &Path, access: FolderAccess, host: &dyn Host) -> io::Result<Self> {
         let all = own.join("tmp");
-        access.create_own_dir(&all)?;
+        access.create_own_dir(&all, host)?;
         remove_abandoned(&all)?;
         loop {
             let directory = all.join(format!("{:032x}", host.random_bits()));
@@ -107,27 +105,16 @@ impl Temps {
         if access == FolderAccess::Private {
             return access.create_dir(path);
         }
-        let new = self.new_path()?;
-        access.create_dir(&new)?;
-        // Without the flag it could replace an empty directory in which another writer is about to create a file.
-        let renamed = renameat_with(CWD, &new, CWD, path, RenameFlags::NOREPLACE);
-        if renamed.is_err() {
-            let _ = fs::remove_dir(&new);
-        }
-        match renamed {
-            // A file system without the flag.
-            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => access.create_dir(path),
-            done => Ok(done?),
-        }
+        access.create_dir_at(&self.new_path()?, path)
     }
 
     fn access(&self) -> io::Result<FolderAccess> {
-        self.own.as_ref().map(|own| own.access).ok_or_else(opened_for_reading)
+        self.own.as_ref().map(|own| own.access).ok_or_else(read_only_error)
     }
 
     /// Returns a path that was never used before, in this process or another.
     fn new_path(&self) -> io::Result<PathBuf> {
-        let own = self.own.as_ref().ok_or_else(opened_for_reading)?;
+        let own = self.own.as_ref().ok_or_else(read_only_error)?;
         Ok(own.directory.join(self.count.fetch_add(1, Relaxed).to_string()))
     }
 }

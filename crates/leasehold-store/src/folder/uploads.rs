@@ -11,8 +11,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use super::temps::Temp;
-use super::{Durability, Trouble};
-use crate::parts::{gone, part_id, unlike, whole};
+use super::{Durability, FolderError};
+use crate::parts::{part_id, parts_mismatch, total_bytes, upload_not_found};
 use crate::store::{PartId, UploadId, Version};
 
 #[derive(Default)]
@@ -47,16 +47,16 @@ impl FolderUploads {
         number: usize,
         body: &[u8],
         durability: Durability,
-    ) -> Result<PartId, Trouble> {
-        let upload = self.find(key, id).ok_or_else(|| gone(key))?;
+    ) -> Result<PartId, FolderError> {
+        let upload = self.find(key, id).ok_or_else(|| upload_not_found(key))?;
         let part = part_id(key, number, body.len() as u64, upload.part_bytes)?;
-        let place = upload.part_bytes.checked_mul(number as u64).ok_or_else(|| unlike(key))?;
+        let place = upload.part_bytes.checked_mul(number as u64).ok_or_else(|| parts_mismatch(key))?;
         let open = upload.open.read().unwrap_or_else(PoisonError::into_inner);
-        let Open { file, .. } = open.as_ref().ok_or_else(|| gone(key))?;
-        file.write_all_at(body, place).map_err(Trouble::NotDone)?;
+        let Open { file, .. } = open.as_ref().ok_or_else(|| upload_not_found(key))?;
+        file.write_all_at(body, place).map_err(FolderError::NotDone)?;
         // Each part is synced, so that the end has little left to sync and is answered in time.
         if durability == Durability::Fsync {
-            file.sync_data().map_err(Trouble::NotDone)?;
+            file.sync_data().map_err(FolderError::NotDone)?;
         }
         Ok(part)
     }
@@ -68,13 +68,13 @@ impl FolderUploads {
         id: &UploadId,
         parts: &[PartId],
         place: impl FnOnce(&File, &mut Temp) -> io::Result<()>,
-    ) -> Result<Version, Trouble> {
-        let upload = self.find(key, id).ok_or_else(|| gone(key))?;
-        let bytes = whole(key, parts, upload.part_bytes)?;
+    ) -> Result<Version, FolderError> {
+        let upload = self.find(key, id).ok_or_else(|| upload_not_found(key))?;
+        let bytes = total_bytes(key, parts, upload.part_bytes)?;
         let mut open = upload.open.write().unwrap_or_else(PoisonError::into_inner);
-        let Open { file, temp } = open.as_mut().ok_or_else(|| gone(key))?;
+        let Open { file, temp } = open.as_mut().ok_or_else(|| upload_not_found(key))?;
         if file.metadata()?.len() != bytes {
-            return Err(unlike(key).into());
+            return Err(parts_mismatch(key).into());
         }
         place(file, temp)?;
         let version = file.metadata().map(|metadata| version(&metadata));

@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use super::clock::stamped;
+use super::clock::modified;
 use crate::page::Pager;
 use crate::store::{List, ListEntry, Page};
 
@@ -43,7 +43,7 @@ fn offer(root: &Path, key: &str, pager: &mut Pager<'_>) -> io::Result<()> {
         Ok(found) => {
             pager.offer(key, || ListEntry {
                 key: key.to_owned(),
-                modified: stamped(&found),
+                modified: modified(&found),
                 size: found.len(),
             });
             Ok(())

@@ -235,7 +235,7 @@ fn client_options(allow_http: bool) -> ClientOptions {
         .with_connect_timeout(crate::health::REPORT_AFTER)
         // `Client` times out earlier, depending on the request, which frees the connection. This timeout is for the
         // largest part of the largest upload.
-        .with_timeout(limits::answer_wait(limits::upload_part_bytes(limits::UPLOAD_BYTES_MAX)))
+        .with_timeout(limits::response_timeout(limits::upload_part_bytes(limits::UPLOAD_BYTES_MAX)))
 }
 
 fn host_of(endpoint: &str) -> Option<String> {

@@ -10,7 +10,7 @@ use object_store::{GetOptions, GetRange, PutPayload};
 use std::ops::Range;
 
 use super::{BucketStore, Refused, e_tag};
-use crate::parts::{beyond, check_range, gone, unlike};
+use crate::parts::{check_range, parts_mismatch, range_beyond_end, upload_not_found};
 use crate::store::{Failure, PartId, Ranged, UploadId, Version};
 
 impl BucketStore {
@@ -29,7 +29,9 @@ impl BucketStore {
         match self.read(&self.path(key)?, options).await {
             Ok((body, meta)) => self.object(body, &meta).map(Ranged::Found),
             Err(refused) if refused.is(StatusCode::PRECONDITION_FAILED) => Ok(Ranged::Changed),
-            Err(refused) if refused.is(StatusCode::RANGE_NOT_SATISFIABLE) => Err(beyond(key, &range)),
+            Err(refused) if refused.is(StatusCode::RANGE_NOT_SATISFIABLE) => {
+                Err(range_beyond_end(key, &range))
+            }
             Err(refused) if refused.is_without_object() => Ok(Ranged::Missing),
             Err(refused) => Err(self.address.explain(refused)),
         }
@@ -61,7 +63,7 @@ impl BucketStore {
     ) -> Result<Version, Failure> {
         // Without parts `object_store` would send an empty part first: two requests.
         if parts.is_empty() {
-            return Err(unlike(key));
+            return Err(parts_mismatch(key));
         }
         let (path, id) = (self.path(key)?, upload.as_str().to_owned());
         let parts = parts.iter().map(|part| RemotePartId { content_id: part.as_str().to_owned() }).collect();
@@ -79,6 +81,6 @@ impl BucketStore {
     }
 
     fn in_upload(&self, key: &str, refused: Refused) -> Failure {
-        if refused.is_without_object() { gone(key) } else { self.address.explain(refused) }
+        if refused.is_without_object() { upload_not_found(key) } else { self.address.explain(refused) }
     }
 }

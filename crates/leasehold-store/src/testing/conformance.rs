@@ -1,9 +1,9 @@
 //! Conformance suite for stores. A store that passes is suitable for a queue.
 //!
 //! ```no_run
-//! # use leasehold_store::testing::conformance::{Extent, Suite};
+//! # use leasehold_store::testing::conformance::{SuiteOptions, Suite};
 //! # async fn example(store: std::sync::Arc<dyn leasehold_store::Store>) {
-//! Suite::new(store, Extent::default()).run().await.unwrap();
+//! Suite::new(store, SuiteOptions::default()).run().await.unwrap();
 //! # }
 //! ```
 
@@ -29,12 +29,12 @@ pub struct Suite {
     store: Arc<dyn Store>,
     /// Prefix of the keys of this run, so that runs do not interfere.
     root: String,
-    extent: Extent,
+    options: SuiteOptions,
 }
 
-/// Extent of the checks.
+/// Checks that a suite runs, and their sizes.
 #[derive(Debug, Clone, Copy)]
-pub struct Extent {
+pub struct SuiteOptions {
     /// Runs races for keys: off for servers that are known not to be atomic.
     pub races: bool,
     /// Expects the byte order of *whole* keys, also for siblings that continue with a byte below the slash.
@@ -53,7 +53,7 @@ pub struct Extent {
     pub listed: usize,
 }
 
-impl Default for Extent {
+impl Default for SuiteOptions {
     fn default() -> Self {
         Self {
             races: true,
@@ -90,14 +90,14 @@ type Check = (&'static str, fn(&Suite) -> BoxFuture<'_, Checked>);
 
 impl Suite {
     /// Creates a suite for a store.
-    pub fn new(store: Arc<dyn Store>, extent: Extent) -> Self {
-        Self::on(Arc::new(SystemHost), store, extent)
+    pub fn new(store: Arc<dyn Store>, options: SuiteOptions) -> Self {
+        Self::on(Arc::new(SystemHost), store, options)
     }
 
     /// Creates a suite for a store on another host.
-    pub fn on(host: Arc<dyn Host>, store: Arc<dyn Store>, extent: Extent) -> Self {
+    pub fn on(host: Arc<dyn Host>, store: Arc<dyn Store>, options: SuiteOptions) -> Self {
         let root = format!("conformance/{}", HexName::from_random(host.random_bits()));
-        Self { root, client: Client::new(store.clone(), host), store, extent }
+        Self { root, client: Client::new(store.clone(), host), store, options }
     }
 
     /// Client of the suite, with its request counts.
@@ -109,7 +109,7 @@ impl Suite {
     /// Runs every check, and returns the first violation.
     pub async fn run(&self) -> Result<(), Violation> {
         let checks: [&[Check]; 4] = [conditions::CHECKS, lists::CHECKS, times::CHECKS, large::CHECKS];
-        let races = if self.extent.races { races::CHECKS } else { &[] };
+        let races = if self.options.races { races::CHECKS } else { &[] };
         for (check, run) in checks.into_iter().flatten().chain(races) {
             run(self).await.map_err(|message| Violation { check, message })?;
         }

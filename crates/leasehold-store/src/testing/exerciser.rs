@@ -8,7 +8,7 @@
 use bytes::Bytes;
 use leasehold_core::{Error, Result};
 use leasehold_store::testing::conformance::races::{create_all, increment};
-use leasehold_store::testing::{Weed, whole_body};
+use leasehold_store::testing::{SeaweedFs, whole_body};
 use leasehold_store::{
     Client, FolderAccess, FolderOptions, Host, HostExt, OpenOptions, Purpose, SystemHost, open,
 };
@@ -57,7 +57,7 @@ async fn main() -> Result<()> {
 /// Starts a real server, prints its process id and address, and keeps it running until killed.
 async fn hold_weed(binary: &str, bucket: &str) -> Result<()> {
     let failed = |error| Error::invalid("weed").because(error);
-    let weed = Weed::start(binary.as_ref()).await.map_err(failed)?;
+    let weed = SeaweedFs::start(binary.as_ref()).await.map_err(failed)?;
     if bucket != "-" {
         weed.create_bucket(bucket).await.map_err(failed)?;
     }

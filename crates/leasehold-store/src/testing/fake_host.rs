@@ -15,7 +15,7 @@ pub struct FakeHost {
 #[derive(Debug)]
 struct State {
     instant: Instant,
-    chance: u64,
+    random_state: u64,
 }
 
 impl FakeHost {
@@ -23,7 +23,7 @@ impl FakeHost {
     #[must_use]
     pub fn new() -> Self {
         let instant = Instant { boot_ns: 1_000_000_000_000, wall_ns: 1_700_000_000_000_000_000 };
-        Self { state: Arc::new(Mutex::new(State { instant, chance: 1 })) }
+        Self { state: Arc::new(Mutex::new(State { instant, random_state: 1 })) }
     }
 
     /// Lets time pass.
@@ -71,8 +71,8 @@ impl Host for FakeHost {
     fn random(&self) -> u64 {
         // SplitMix64: every value once, in pseudo-random order.
         let mut state = self.state();
-        state.chance = state.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state.chance ^ (state.chance >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        state.random_state = state.random_state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state.random_state ^ (state.random_state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
@@ -81,7 +81,7 @@ impl Host for FakeHost {
         SystemHost.spawn(work)
     }
 
-    fn spawn_apart(&self, name: &str, work: BoxFuture<'static, ()>) -> Running {
-        SystemHost.spawn_apart(name, work)
+    fn spawn_thread(&self, name: &str, work: BoxFuture<'static, ()>) -> Running {
+        SystemHost.spawn_thread(name, work)
     }
 }

@@ -1,6 +1,9 @@
 //! HTTP/1.1 listener on loopback that owns its connections.
 
-#![expect(clippy::disallowed_methods, reason = "the task is owned by the listener, which aborts it")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a test server; the task is owned by the listener, which aborts it"
+)]
 
 use std::fmt;
 use std::io;
@@ -87,7 +90,7 @@ where
         tokio::select! {
             accepted = socket.accept() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(converse(stream, date, handler.clone()));
+                    connections.spawn(serve_connection(stream, date, handler.clone()));
                 }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 // For example no file handles are left: ending fails the test, continuing would spin.
@@ -98,7 +101,7 @@ where
     }
 }
 
-async fn converse<H, F>(stream: TcpStream, date: bool, handler: H)
+async fn serve_connection<H, F>(stream: TcpStream, date: bool, handler: H)
 where
     H: Fn(Request<Incoming>) -> F,
     F: Future<Output = Result<Response<Body>, Closed>>,

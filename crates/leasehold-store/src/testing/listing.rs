@@ -1,9 +1,9 @@
-//! Formats of [`super::lawless`]: queries, `ListObjectsV2`, `DeleteObjects`.
+//! Formats of [`super::faulty_server`]: queries, `ListObjectsV2`, `DeleteObjects`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::lawless::{LawlessObject, Objects};
+use super::faulty_server::{Objects, ServerObject};
 
 /// Maximum page size of S3.
 const PAGE_KEYS_MAX: usize = 1_000;
@@ -42,7 +42,7 @@ pub(super) fn decoded(text: &str) -> String {
 /// Content of a page: objects, and prefixes that represent all keys below them.
 #[derive(Default)]
 struct Page<'a> {
-    contents: Vec<(&'a str, &'a LawlessObject)>,
+    contents: Vec<(&'a str, &'a ServerObject)>,
     prefixes: Vec<&'a str>,
     next: Option<&'a str>,
 }

@@ -108,6 +108,7 @@ impl Ports {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "reserves the ports of a test server")]
 fn bind(port: u16) -> io::Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port))
 }

@@ -34,17 +34,17 @@ use super::stamp::Stamp;
 /// Proxy on a free loopback port, stopped when dropped.
 pub struct Proxy {
     listener: Listener,
-    road: Arc<Road>,
+    state: Arc<ProxyState>,
 }
 
 impl Proxy {
     /// Starts a proxy in front of `upstream`, which reads `http://HOST:PORT`.
     pub async fn start(upstream: &str, plan: FaultPlan) -> io::Result<Self> {
-        let road = Arc::new(Road::new(upstream, plan)?);
-        let shared = Arc::clone(&road);
+        let state = Arc::new(ProxyState::new(upstream, plan)?);
+        let shared = Arc::clone(&state);
         // The answers are the server's; one without a date must stay without.
         let listener = Listener::start(false, move |request| Arc::clone(&shared).serve(request)).await?;
-        Ok(Self { listener, road })
+        Ok(Self { listener, state })
     }
 
     /// Address for clients, as `http://127.0.0.1:PORT`.
@@ -55,19 +55,19 @@ impl Proxy {
 
     /// Changes the plan for the requests that arrive from now on.
     pub fn set_plan(&self, plan: FaultPlan) {
-        *lock(&self.road.plan) = Arc::new(plan);
+        *lock(&self.state.plan) = Arc::new(plan);
     }
 
     /// Counts of the requests that arrived so far.
     #[must_use]
     pub fn counts(&self) -> RequestCounts {
-        *lock(&self.road.seen)
+        *lock(&self.state.seen)
     }
 
     /// Counts of the requests that were forwarded so far.
     #[must_use]
     pub fn forwarded(&self) -> RequestCounts {
-        *lock(&self.road.forwarded)
+        *lock(&self.state.forwarded)
     }
 
     /// Waits until the server has answered all requests that arrived here and are forwarded, however late.
@@ -76,9 +76,9 @@ impl Proxy {
     /// A wait that is dropped changes nothing.
     pub async fn settled(&self) {
         poll_fn(|context| {
-            let mut flights = lock(&self.road.flights);
-            let Some(flights) = flights.as_mut() else { return std::task::Poll::Ready(()) };
-            while std::task::ready!(flights.poll_join_next(context)).is_some() {}
+            let mut in_flight = lock(&self.state.in_flight);
+            let Some(in_flight) = in_flight.as_mut() else { return std::task::Poll::Ready(()) };
+            while std::task::ready!(in_flight.poll_join_next(context)).is_some() {}
             std::task::Poll::Ready(())
         })
         .await;
@@ -86,14 +86,14 @@ impl Proxy {
 
     /// Stops the proxy with all requests in flight, and returns when its port is closed.
     pub async fn stop(mut self) {
-        self.road.close();
+        self.state.close();
         self.listener.stop().await;
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.road.close();
+        self.state.close();
     }
 }
 
@@ -104,10 +104,10 @@ impl fmt::Debug for Proxy {
 }
 
 /// Result of a forwarded request: its fault, and the server's answer if there is one.
-type Landing = (Fault, Result<Response<Bytes>, Closed>);
+type Forwarded = (Fault, Result<Response<Bytes>, Closed>);
 
 /// State shared by all connections.
-struct Road {
+struct ProxyState {
     upstream: Authority,
     client: Client<HttpConnector, Full<Bytes>>,
     plan: Mutex<Arc<FaultPlan>>,
@@ -115,10 +115,10 @@ struct Road {
     seen: Mutex<RequestCounts>,
     forwarded: Mutex<RequestCounts>,
     /// Requests in flight to the server; none once the proxy has stopped.
-    flights: Mutex<Option<JoinSet<()>>>,
+    in_flight: Mutex<Option<JoinSet<()>>>,
 }
 
-impl Road {
+impl ProxyState {
     fn new(upstream: &str, plan: FaultPlan) -> io::Result<Self> {
         let uri: Uri = upstream.parse().map_err(io::Error::other)?;
         let upstream = uri
@@ -139,7 +139,7 @@ impl Road {
             arrivals: AtomicU64::new(0),
             seen: Mutex::default(),
             forwarded: Mutex::default(),
-            flights: Mutex::new(Some(JoinSet::new())),
+            in_flight: Mutex::new(Some(JoinSet::new())),
         })
     }
 
@@ -147,7 +147,7 @@ impl Road {
         let (head, body) = request.into_parts();
         let body = body.collect().await.map_err(|_| Closed)?.to_bytes();
         // If the forwarding task ends without a result, the connection is closed.
-        let (fault, answer) = self.launch(head, body).await.map_err(|_| Closed)?;
+        let (fault, answer) = self.spawn_forward(head, body).await.map_err(|_| Closed)?;
         match fault {
             Fault::Pass => Ok(answer?.map(whole)),
             Fault::CutAnswer => cut(answer?),
@@ -163,24 +163,24 @@ impl Road {
 
     /// Forwards a request in a task of its own, because the connection's task ends when the client disconnects. The
     /// plan is called within it, so that a test that learns of a request from the plan can wait for its end.
-    fn launch(self: &Arc<Self>, head: Parts, body: Bytes) -> oneshot::Receiver<Landing> {
+    fn spawn_forward(self: &Arc<Self>, head: Parts, body: Bytes) -> oneshot::Receiver<Forwarded> {
         let seen = ObservedRequest::new(self.arrivals.fetch_add(1, Ordering::Relaxed), &head);
         lock(&self.seen).add(seen.kind);
         let (sender, receiver) = oneshot::channel();
-        if let Some(flights) = lock(&self.flights).as_mut() {
+        if let Some(in_flight) = lock(&self.in_flight).as_mut() {
             // Finished tasks would otherwise stay in the set for ever.
-            while flights.try_join_next().is_some() {}
-            flights.spawn(Arc::clone(self).fly(seen, head, body, sender));
+            while in_flight.try_join_next().is_some() {}
+            in_flight.spawn(Arc::clone(self).forward(seen, head, body, sender));
         }
         receiver
     }
 
-    async fn fly(
+    async fn forward(
         self: Arc<Self>,
         seen: ObservedRequest,
         head: Parts,
         body: Bytes,
-        land: oneshot::Sender<Landing>,
+        sender: oneshot::Sender<Forwarded>,
     ) {
         let plan = Arc::clone(&lock(&self.plan));
         let fault = plan(&seen);
@@ -192,12 +192,12 @@ impl Road {
         let forward = async {
             pause(wait).await;
             lock(&self.forwarded).add(seen.kind);
-            self.ask(head, body).await.map_err(|_| Closed)
+            self.send_upstream(head, body).await.map_err(|_| Closed)
         };
         let answer = match &fault {
             Fault::DropRequest | Fault::Answer { .. } => Err(Closed),
             Fault::ApplyLate(_) => {
-                drop(land);
+                drop(sender);
                 // The client is gone.
                 let _ = forward.await;
                 return;
@@ -205,11 +205,11 @@ impl Road {
             _ => forward.await,
         };
         // The client may have disconnected meanwhile.
-        let _ = land.send((fault, answer));
+        let _ = sender.send((fault, answer));
     }
 
     /// Sends the request to the server and reads its whole answer.
-    async fn ask(&self, mut head: Parts, body: Bytes) -> io::Result<Response<Bytes>> {
+    async fn send_upstream(&self, mut head: Parts, body: Bytes) -> io::Result<Response<Bytes>> {
         let mut uri = head.uri.into_parts();
         uri.scheme = Some(Scheme::HTTP);
         uri.authority = Some(self.upstream.clone());
@@ -223,7 +223,7 @@ impl Road {
 
     fn close(&self) {
         // Dropping the set aborts its tasks, and no more can be added.
-        lock(&self.flights).take();
+        lock(&self.in_flight).take();
     }
 }
 

@@ -1,6 +1,6 @@
 //! Folder store: conformance, several processes, writers killed at any instant, its clock.
 
-use leasehold_store::testing::conformance::{Extent, Suite, races};
+use leasehold_store::testing::conformance::{Suite, SuiteOptions, races};
 use leasehold_store::testing::{FakeHost, Lane, is_whole};
 use leasehold_store::{
     Client, Durability, FolderAccess, FolderOptions, FolderStore, FolderTime, Get, Host, List, OpenMode,
@@ -42,7 +42,7 @@ fn printed(child: Child) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_durable_folder_conforms() {
     let folder = tempfile::tempdir().unwrap();
-    let extent = Extent { increments: Lane::current().sized(2_000, 4_000), ..Extent::default() };
+    let extent = SuiteOptions { increments: Lane::current().sized(2_000, 4_000), ..SuiteOptions::default() };
     Suite::new(open(folder.path(), FolderOptions::default()), extent).run().await.unwrap();
 }
 
@@ -50,14 +50,14 @@ async fn a_durable_folder_conforms() {
 async fn a_folder_without_syncs_conforms() {
     let folder = tempfile::tempdir().unwrap();
     let options = FolderOptions { durability: Durability::Os, ..FolderOptions::default() };
-    Suite::new(open(folder.path(), options), Extent::default()).run().await.unwrap();
+    Suite::new(open(folder.path(), options), SuiteOptions::default()).run().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_folder_on_the_time_of_a_mount_conforms() {
     let folder = tempfile::tempdir().unwrap();
     let options = FolderOptions { time: Some(FolderTime::Mount), ..FolderOptions::default() };
-    let extent = Extent { increments: 100, ..Extent::default() };
+    let extent = SuiteOptions { increments: 100, ..SuiteOptions::default() };
     let suite = Suite::new(open(folder.path(), options), extent);
     suite.run().await.unwrap();
     let width = suite.client().now().unwrap().width().unwrap();
@@ -202,7 +202,7 @@ async fn writers_and_removers_in_one_directory_do_not_disturb_each_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_stops_with_a_lock_makes_other_requests_fail_in_time_and_without_effect() {
     let folder = tempfile::tempdir().unwrap();
-    let client = client(folder.path()).with_patience(Duration::from_secs(1));
+    let client = client(folder.path()).with_timeout(Duration::from_secs(1));
     client.put_always(Purpose::Admin, "k", "before".into()).await.unwrap();
     let held: Vec<_> = files(&folder.path().join(".leasehold/locks"))
         .iter()
@@ -354,7 +354,7 @@ async fn pipes_and_links_are_corrupt_and_never_block() {
 async fn a_removed_folder_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("root");
-    let client = client(&root).with_patience(Duration::from_millis(10));
+    let client = client(&root).with_timeout(Duration::from_millis(10));
     client.put_always(Purpose::Admin, "a/b", "x".into()).await.unwrap();
     std::fs::remove_dir_all(&root).unwrap();
     for (key, body) in [("a/b", ""), ("a/b", "x"), ("c/d/e", "")] {

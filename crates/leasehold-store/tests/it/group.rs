@@ -18,6 +18,17 @@ fn shared_folder() -> Option<tempfile::TempDir> {
         return None;
     }
     std::fs::set_permissions(outside.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
+    // The project's folder may be private. Copied by another process: a child that another test forks at this moment would
+    // have the file open for writing, and such a file cannot be run.
+    let program = outside.path().join("exerciser");
+    assert!(
+        Command::new("cp")
+            .arg(env!("CARGO_BIN_EXE_store-exerciser"))
+            .arg(program)
+            .status()
+            .unwrap()
+            .success()
+    );
     let root = outside.path().join("root");
     std::fs::create_dir(&root).unwrap();
     chown(&root, Some(USERS[0]), Some(GROUP)).unwrap();
@@ -28,7 +39,8 @@ fn shared_folder() -> Option<tempfile::TempDir> {
 /// Process of one of the users, with the most restrictive umask.
 fn exerciser(user: u32, action: &str, root: &Path, key: &str, number: usize) -> Child {
     Command::new("sh")
-        .args(["-c", "umask 077; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_store-exerciser")])
+        .args(["-c", "umask 077; exec \"$@\"", "sh"])
+        .arg(root.with_file_name("exerciser"))
         .args([action, root.to_str().unwrap(), key, &number.to_string()])
         .current_dir("/")
         .uid(user)

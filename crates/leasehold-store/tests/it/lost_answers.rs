@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use leasehold_store::store::Answer;
 use leasehold_store::testing::FakeHost;
-use leasehold_store::update::{Decision, StoredState, update};
+use leasehold_store::update::{Decision, update};
 use leasehold_store::{
     Cause, Client, DelegatingStore, Failure, MemoryStore, Object, Purpose, PutAnswer, PutOutcome, Store, When,
 };
@@ -40,13 +40,13 @@ const FATES: [Fate; 9] = [
 
 /// Store that applies a list of fates to successive puts.
 #[derive(Debug)]
-struct Fateful {
+struct ScriptedStore {
     inner: MemoryStore,
     fates: Mutex<VecDeque<Fate>>,
     writes: Mutex<Vec<Bytes>>,
 }
 
-impl Fateful {
+impl ScriptedStore {
     async fn apply(&self, key: &str, body: &Bytes, when: &When) -> PutAnswer {
         let answer = self.inner.put(key, body.clone(), when).await.unwrap();
         if matches!(answer, PutAnswer::Written(_)) {
@@ -64,10 +64,10 @@ impl Fateful {
 }
 
 fn lost() -> Failure {
-    Failure::passing(Cause::Unanswered, "the answer was lost")
+    Failure::transient(Cause::Unanswered, "the answer was lost")
 }
 
-impl DelegatingStore for Fateful {
+impl DelegatingStore for ScriptedStore {
     fn inner(&self) -> &dyn Store {
         &self.inner
     }
@@ -82,12 +82,12 @@ impl DelegatingStore for Fateful {
                     Err(lost())
                 }
                 Fate::NeverAppliedUnanswered => Err(lost()),
-                Fate::Throttled => Err(Failure::passing(Cause::Throttled, "slow down")),
+                Fate::Throttled => Err(Failure::transient(Cause::Throttled, "slow down")),
                 Fate::ThrottledButApplied => {
                     self.apply(key, &body, when).await;
-                    Err(Failure::passing(Cause::Throttled, "slow down"))
+                    Err(Failure::transient(Cause::Throttled, "slow down"))
                 }
-                Fate::Unreached => Err(Failure::passing(Cause::Unreached, "no way there")),
+                Fate::Unreached => Err(Failure::transient(Cause::Unreached, "no way there")),
                 Fate::RefusedThoughItHolds => Ok(PutAnswer::Refused),
                 Fate::Overtaken => {
                     self.intrude(key).await;
@@ -104,14 +104,14 @@ impl DelegatingStore for Fateful {
     }
 
     fn describe(&self) -> String {
-        "a fateful store".into()
+        "a scripted store".into()
     }
 }
 
-fn fateful(fates: &[Fate]) -> (Arc<Fateful>, Client) {
+fn scripted(fates: &[Fate]) -> (Arc<ScriptedStore>, Client) {
     let host: Arc<FakeHost> = Arc::new(FakeHost::new());
     let as_host: Arc<dyn leasehold_store::Host> = host.clone();
-    let store = Arc::new(Fateful {
+    let store = Arc::new(ScriptedStore {
         inner: MemoryStore::new(&as_host),
         fates: Mutex::new(fates.iter().copied().collect()),
         writes: Mutex::default(),
@@ -123,7 +123,7 @@ async fn put_under(
     fates: &[Fate],
     replace: bool,
 ) -> (leasehold_core::Result<PutOutcome>, usize, Option<Object>) {
-    let (store, client) = fateful(fates);
+    let (store, client) = scripted(fates);
     let mut when = When::Absent;
     if replace {
         let PutAnswer::Written(version) = store.inner.put("k", "before".into(), &When::Absent).await.unwrap()
@@ -166,8 +166,8 @@ async fn every_sequence_of_three_fates_is_reported_correctly() {
                                 "{fates:?} returns a version of another writer"
                             );
                         }
-                        PutOutcome::Overtaken(object) => {
-                            assert_eq!(applied, 1, "{fates:?} is reported as overtaken");
+                        PutOutcome::Superseded(object) => {
+                            assert_eq!(applied, 1, "{fates:?} is reported as superseded");
                             assert_eq!(object, standing);
                             assert!(standing.body.starts_with(b"intruder"), "{fates:?}");
                         }
@@ -200,17 +200,17 @@ async fn a_put_that_was_never_sent_has_a_known_outcome() {
 async fn an_earlier_attempt_of_a_put_without_condition_leaves_its_outcome_unknown() {
     let mut fates = [Fate::Unreached; 1_000];
     fates[0] = Fate::AppliedUnanswered;
-    let (store, client) = fateful(&fates);
+    let (store, client) = scripted(&fates);
     let error = client.put_always(Purpose::Submit, "k", "body".into()).await.unwrap_err();
     assert!(error.outcome_is_unknown() && store.writes.lock().unwrap().len() == 1);
-    let (_, client) = fateful(&[Fate::Unreached; 1_000]);
+    let (_, client) = scripted(&[Fate::Unreached; 1_000]);
     let error = client.put_always(Purpose::Submit, "k", "body".into()).await.unwrap_err();
     assert!(!error.outcome_is_unknown());
 }
 
 #[tokio::test]
 async fn a_writer_succeeds_beside_one_that_never_stops() {
-    let (store, client) = fateful(&[Fate::Overtaken; 3]);
+    let (store, client) = scripted(&[Fate::Overtaken; 3]);
     let busy = async {
         loop {
             store.intrude("k").await;
@@ -221,14 +221,14 @@ async fn a_writer_succeeds_beside_one_that_never_stops() {
     // Whenever the loser pauses, the other writer writes.
     tokio::select! {
         biased;
-        updated = updated => assert!(matches!(updated.unwrap().now, StoredState::Written(_))),
+        updated = updated => assert!(matches!(updated.unwrap().put, Some(PutOutcome::Written(_)))),
         () = busy => unreachable!("it never stops"),
     }
 }
 
 #[tokio::test]
 async fn an_outage_lasts_until_a_request_of_its_class_is_answered() {
-    let (store, client) = fateful(&[Fate::Unreached; 40]);
+    let (store, client) = scripted(&[Fate::Unreached; 40]);
     let id = |client: &Client| Bytes::from(client.write_id().to_string());
     client.put(Purpose::Claim, "k", id(&client), &When::Absent).await.unwrap_err();
     let outage = client.health().outage().expect("all have failed");
@@ -245,7 +245,7 @@ async fn an_outage_lasts_until_a_request_of_its_class_is_answered() {
 
 #[tokio::test]
 async fn writes_that_got_no_answer_long_ago_are_no_outage_while_reads_are_answered() {
-    let (_, client) = fateful(&[Fate::Unreached]);
+    let (_, client) = scripted(&[Fate::Unreached]);
     client.put_hint(Purpose::Claim, "k", "x".into()).await.unwrap_err();
     client.host().sleep(std::time::Duration::from_mins(1)).await;
     client.get(Purpose::Claim, "k").await.unwrap();

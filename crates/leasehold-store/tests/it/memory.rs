@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use leasehold_store::store::Answer;
-use leasehold_store::testing::conformance::{Extent, Suite};
+use leasehold_store::testing::conformance::{Suite, SuiteOptions};
 use leasehold_store::{
     DelegatingStore, Get, Host, List, MemoryStore, Page, PartId, PutAnswer, Ranged, Store, SystemHost,
     UploadId, Version, When,
@@ -17,7 +17,7 @@ fn memory() -> MemoryStore {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_conforms() {
-    Suite::new(Arc::new(memory()), Extent::default()).run().await.unwrap();
+    Suite::new(Arc::new(memory()), SuiteOptions::default()).run().await.unwrap();
 }
 
 /// Store with one fault.
@@ -150,7 +150,7 @@ async fn every_broken_store_is_detected() {
         (Fault::SpoilsTheFirstPart, "an upload out of order"),
         (Fault::KeepsWhatWasGivenUp, "an aborted upload"),
     ] {
-        let extent = Extent { increments: 50, contested: 20, ..Extent::default() };
+        let extent = SuiteOptions { increments: 50, contested: 20, ..SuiteOptions::default() };
         let suite = Suite::new(Arc::new(Broken { inner: memory(), fault }), extent);
         let violation = suite.run().await.expect_err(&format!("{fault:?} was not detected"));
         assert_eq!(violation.check, caught_by, "{violation}");

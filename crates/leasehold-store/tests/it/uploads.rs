@@ -36,13 +36,13 @@ const FATES: [Fate; 6] = [
 
 /// Store that applies a list of fates to successive parts and ends.
 #[derive(Debug)]
-struct Fateful {
+struct ScriptedStore {
     inner: MemoryStore,
     fates: Mutex<VecDeque<Fate>>,
 }
 
-impl Fateful {
-    async fn meet<T>(&self, carried_out: Answer<'_, T>) -> Result<T, Failure> {
+impl ScriptedStore {
+    async fn apply_fate<T>(&self, carried_out: Answer<'_, T>) -> Result<T, Failure> {
         let fate = self.fates.lock().unwrap().pop_front().unwrap_or(Fate::Answered);
         let cause = match fate {
             Fate::Answered => return carried_out.await,
@@ -54,11 +54,11 @@ impl Fateful {
             // A second end is refused: that answer is lost too.
             drop(carried_out.await);
         }
-        Err(Failure::passing(cause, "not this time"))
+        Err(Failure::transient(cause, "not this time"))
     }
 }
 
-impl DelegatingStore for Fateful {
+impl DelegatingStore for ScriptedStore {
     fn inner(&self) -> &dyn Store {
         &self.inner
     }
@@ -70,7 +70,7 @@ impl DelegatingStore for Fateful {
         number: usize,
         body: Bytes,
     ) -> Answer<'a, PartId> {
-        Box::pin(self.meet(self.inner.upload_part(key, upload, number, body)))
+        Box::pin(self.apply_fate(self.inner.upload_part(key, upload, number, body)))
     }
 
     fn upload_end<'a>(
@@ -79,13 +79,13 @@ impl DelegatingStore for Fateful {
         upload: &'a UploadId,
         parts: Vec<PartId>,
     ) -> Answer<'a, Version> {
-        Box::pin(self.meet(self.inner.upload_end(key, upload, parts)))
+        Box::pin(self.apply_fate(self.inner.upload_end(key, upload, parts)))
     }
 }
 
-fn fateful() -> (Arc<Fateful>, Client) {
+fn scripted() -> (Arc<ScriptedStore>, Client) {
     let host: Arc<dyn Host> = Arc::new(FakeHost::new());
-    let store = Arc::new(Fateful { inner: MemoryStore::new(&host), fates: Mutex::default() });
+    let store = Arc::new(ScriptedStore { inner: MemoryStore::new(&host), fates: Mutex::default() });
     (store.clone(), Client::new(store, host))
 }
 
@@ -111,7 +111,7 @@ async fn every_sequence_of_three_fates_of_an_end_is_reported_correctly() {
     for first in FATES {
         for second in FATES {
             for third in FATES {
-                let (store, client) = fateful();
+                let (store, client) = scripted();
                 let upload = sent(&client).await;
                 store.fates.lock().unwrap().extend([first, second, third]);
                 let fates = [first, second, third];
@@ -126,7 +126,7 @@ async fn every_sequence_of_three_fates_of_an_end_is_reported_correctly() {
 
 #[tokio::test]
 async fn parts_are_retried_until_they_succeed() {
-    let (store, client) = fateful();
+    let (store, client) = scripted();
     let upload = begun(&client).await;
     store.fates.lock().unwrap().extend(FATES.into_iter().filter(|fate| *fate != Fate::Answered));
     let [first, last] = two_parts();
@@ -138,7 +138,7 @@ async fn parts_are_retried_until_they_succeed() {
 
 #[tokio::test]
 async fn an_end_that_cannot_be_resolved_has_an_unknown_outcome() {
-    let (store, client) = fateful();
+    let (store, client) = scripted();
     let upload = sent(&client).await;
     store.fates.lock().unwrap().extend([Fate::NeverAppliedUnanswered; 10_000]);
     let error = upload.finish().await.unwrap_err();
@@ -154,7 +154,7 @@ async fn an_end_that_cannot_be_resolved_has_an_unknown_outcome() {
 #[tokio::test]
 async fn an_object_of_another_length_does_not_count() {
     for bytes in [1, UPLOAD_PART_BYTES, UPLOAD_PART_BYTES + 2] {
-        let (store, client) = fateful();
+        let (store, client) = scripted();
         client.put_always(Fetch, "k", vec![0; usize::try_from(bytes).unwrap()].into()).await.unwrap();
         let upload = sent(&client).await;
         store.fates.lock().unwrap().push_back(Fate::NeverAppliedUnanswered);
@@ -166,7 +166,7 @@ async fn an_object_of_another_length_does_not_count() {
 
 #[tokio::test]
 async fn invalid_uploads_are_refused_before_a_request_is_sent() {
-    let (_, client) = fateful();
+    let (_, client) = scripted();
     let upload = begun(&client).await;
     let parts: Vec<_> = upload.parts().collect();
     assert_eq!(parts, [(0, 0..UPLOAD_PART_BYTES), (1, UPLOAD_PART_BYTES..UPLOAD_PART_BYTES + 1)]);

@@ -1,7 +1,7 @@
 //! Conformance of a real S3 server.
 
 use leasehold_store::Purpose::Admin;
-use leasehold_store::testing::conformance::{Extent, Suite};
+use leasehold_store::testing::conformance::{Suite, SuiteOptions};
 use leasehold_store::testing::{Proxy, pass};
 use leasehold_store::{List, PutOutcome, Verb, When};
 
@@ -11,7 +11,7 @@ use crate::{bucket, client, weed};
 async fn a_real_bucket_conforms() {
     // This server lists siblings that continue with a byte below the slash out of order; our keys do not
     // depend on that.
-    let extent = Extent { whole_key_order: false, ..Extent::default() };
+    let extent = SuiteOptions { whole_key_order: false, ..SuiteOptions::default() };
     let suite = Suite::new(bucket(&weed().await.endpoint(), "conformance"), extent);
     suite.run().await.unwrap();
 }

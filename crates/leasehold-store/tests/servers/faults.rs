@@ -113,7 +113,7 @@ async fn a_put_that_is_answered_without_an_etag_has_an_unknown_outcome() {
     // As behind a proxy that strips it, or a portal that answers every request with its own page.
     let plan: FaultPlan = Box::new(|_| Fault::Answer { status: 200, body: "<html></html>".into() });
     let proxy = Proxy::start(&weed().await.endpoint(), plan).await.unwrap();
-    let client = client(&proxy.endpoint(), "portal").with_patience(Duration::from_millis(100));
+    let client = client(&proxy.endpoint(), "portal").with_timeout(Duration::from_millis(100));
     let put = client.put(Admin, "k", "one".into(), &When::Absent).await;
     assert!(put.as_ref().is_err_and(leasehold_core::Error::outcome_is_unknown), "{put:?}");
     let put = client.put_always(Admin, "k", "one".into()).await;

@@ -9,7 +9,7 @@ mod refusals;
 mod support;
 mod time;
 
-use leasehold_store::testing::Weed;
+use leasehold_store::testing::SeaweedFs;
 use leasehold_store::{AccessKey, Client, Host, OpenOptions, Store, SystemHost, open};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ fn program(variable: &str) -> PathBuf {
 }
 
 /// Real server of this test binary, with one bucket; it ends with the process.
-async fn weed() -> &'static Weed {
-    static WEED: OnceCell<Weed> = OnceCell::const_new();
+async fn weed() -> &'static SeaweedFs {
+    static WEED: OnceCell<SeaweedFs> = OnceCell::const_new();
     WEED.get_or_init(|| async {
-        let weed = Weed::start(&program("LEASEHOLD_WEED")).await.unwrap();
+        let weed = SeaweedFs::start(&program("LEASEHOLD_WEED")).await.unwrap();
         weed.create_bucket("tasks").await.unwrap();
         weed
     })

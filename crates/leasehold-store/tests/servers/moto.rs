@@ -1,6 +1,6 @@
 //! Status codes of moto. It is not atomic, so there are no races.
 
-use leasehold_store::testing::conformance::{Extent, Suite};
+use leasehold_store::testing::conformance::{Suite, SuiteOptions};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -55,6 +55,6 @@ async fn moto_gives_the_same_status_codes() {
     let moto = Moto::start().await;
     create_bucket(&moto.endpoint).await;
     // It answers a part of an aborted upload with 500.
-    let extent = Extent { races: false, clear_uploads: false, ..Extent::default() };
+    let extent = SuiteOptions { races: false, clear_uploads: false, ..SuiteOptions::default() };
     Suite::new(bucket(&moto.endpoint, "conformance"), extent).run().await.unwrap();
 }

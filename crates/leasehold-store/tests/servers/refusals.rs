@@ -1,15 +1,15 @@
 //! Servers that do not meet the requirements are refused, each with a message that says what to do.
 
 use leasehold_core::Kind;
-use leasehold_store::testing::{Fault, Lawless, Manners, Proxy, once};
+use leasehold_store::testing::{Fault, FaultyServer, Proxy, Violations, once};
 use leasehold_store::{AccessKey, Client, Purpose, PutOutcome, When, open};
 use std::time::Duration;
 
 use crate::{client, host, options, weed};
 
-async fn verdict(manners: Manners) -> leasehold_core::Error {
-    let server = Lawless::start(manners).await.unwrap();
-    let client = client(&server.endpoint(), "").with_patience(Duration::from_millis(200));
+async fn verdict(violations: Violations) -> leasehold_core::Error {
+    let server = FaultyServer::start(violations).await.unwrap();
+    let client = client(&server.endpoint(), "").with_timeout(Duration::from_millis(200));
     match leasehold_store::probe(&client).await {
         Ok(report) => report.verdict().expect_err("it was accepted"),
         Err(error) => error,
@@ -17,8 +17,8 @@ async fn verdict(manners: Manners) -> leasehold_core::Error {
 }
 
 #[tokio::test]
-async fn a_server_with_good_manners_is_accepted() {
-    let server = Lawless::start(Manners::default()).await.unwrap();
+async fn a_correct_server_is_accepted() {
+    let server = FaultyServer::start(Violations::default()).await.unwrap();
     let report = leasehold_store::probe(&client(&server.endpoint(), "")).await.unwrap();
     report.verdict().unwrap();
 }
@@ -27,17 +27,17 @@ async fn a_server_with_good_manners_is_accepted() {
 async fn servers_that_ignore_conditions_are_refused() {
     let both_win =
         "two writers would both succeed, and tasks would run twice or be lost; use a store that does";
-    for (manners, demand) in [
+    for (violations, demand) in [
         (
-            Manners { ignore_if_none_match: true, ..Manners::default() },
+            Violations { ignore_if_none_match: true, ..Violations::default() },
             "refuse to create an existing object (if-none-match)",
         ),
         (
-            Manners { ignore_if_match: true, ..Manners::default() },
+            Violations { ignore_if_match: true, ..Violations::default() },
             "refuse to replace a changed object (if-match)",
         ),
     ] {
-        let error = verdict(manners).await;
+        let error = verdict(violations).await;
         assert_eq!(error.to_string(), format!("s3://tasks does not {demand}: {both_win}"));
         assert_eq!(error.kind(), Kind::Invalid);
     }
@@ -45,9 +45,9 @@ async fn servers_that_ignore_conditions_are_refused() {
 
 #[tokio::test]
 async fn servers_that_list_late_or_send_no_date_are_refused() {
-    let error = verdict(Manners { stale_lists: true, ..Manners::default() }).await;
+    let error = verdict(Violations { stale_lists: true, ..Violations::default() }).await;
     assert!(error.to_string().contains("list new objects at once"), "{error}");
-    let error = verdict(Manners { no_date: true, ..Manners::default() }).await;
+    let error = verdict(Violations { no_date: true, ..Violations::default() }).await;
     assert!(error.to_string().contains("send a date with its answers"), "{error}");
 }
 
@@ -65,8 +65,9 @@ async fn a_missing_bucket_is_named() {
 
 #[tokio::test]
 async fn a_missing_bucket_is_named_when_the_server_says_no_more_than_404() {
-    let server = Lawless::start(Manners { bare_not_found: true, ..Manners::default() }).await.unwrap();
-    let client = client(&server.endpoint(), "q").with_patience(Duration::from_millis(200));
+    let server =
+        FaultyServer::start(Violations { bare_not_found: true, ..Violations::default() }).await.unwrap();
+    let client = client(&server.endpoint(), "q").with_timeout(Duration::from_millis(200));
     let endpoint = server.endpoint();
     let message = format!("bucket `tasks` does not exist at {endpoint}; create it or check its name");
     let error = leasehold_store::probe(&client).await.unwrap_err();
@@ -94,7 +95,7 @@ async fn wrong_credentials_are_refused_at_once() {
 #[tokio::test]
 async fn an_unreachable_server_is_named() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let client = client(&format!("http://{free}"), "q").with_patience(Duration::from_millis(300));
+    let client = client(&format!("http://{free}"), "q").with_timeout(Duration::from_millis(300));
     let error = leasehold_store::probe(&client).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
     assert_eq!(
@@ -107,7 +108,7 @@ async fn an_unreachable_server_is_named() {
 async fn the_librarys_own_retries_are_off() {
     // With them on, this put would be retried after the 500, be refused because of its own first attempt, and
     // return as a lost race.
-    let server = Lawless::start(Manners::default()).await.unwrap();
+    let server = FaultyServer::start(Violations::default()).await.unwrap();
     let fault = Fault::error(500, "InternalError");
     let proxy = Proxy::start(&server.endpoint(), once(|seen| seen.conditional, fault)).await.unwrap();
     let client = client(&proxy.endpoint(), "q");

@@ -1,6 +1,6 @@
 //! Servers for tests, tested with the plain client that the stores use.
 
 mod client;
-mod lawless;
+mod faulty_server;
 mod proxy;
-mod weed;
+mod seaweedfs;

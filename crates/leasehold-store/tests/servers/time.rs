@@ -12,11 +12,11 @@ use crate::{options, weed};
 
 /// This machine with a wall clock that is off and can jump.
 #[derive(Debug, Default)]
-struct Liar {
+struct SkewedHost {
     off_secs: AtomicI64,
 }
 
-impl Host for Liar {
+impl Host for SkewedHost {
     fn instant(&self) -> Instant {
         let honest = SystemHost.instant();
         Instant { wall_ns: honest.wall_ns + self.off_secs.load(Relaxed) * 1_000_000_000, ..honest }
@@ -34,8 +34,8 @@ impl Host for Liar {
         SystemHost.spawn(work)
     }
 
-    fn spawn_apart(&self, name: &str, work: BoxFuture<'static, ()>) -> Running {
-        SystemHost.spawn_apart(name, work)
+    fn spawn_thread(&self, name: &str, work: BoxFuture<'static, ()>) -> Running {
+        SystemHost.spawn_thread(name, work)
     }
 }
 
@@ -58,7 +58,7 @@ fn assert_contains_truth(client: &Client) {
 async fn a_wall_clock_that_is_wrong_or_jumps_changes_nothing() {
     const YEAR: i64 = 365 * 86_400;
     let proxy = Proxy::start(&weed().await.endpoint(), pass()).await.unwrap();
-    let host = Arc::new(Liar::default());
+    let host = Arc::new(SkewedHost::default());
     host.off_secs.store(-YEAR, Relaxed);
     let as_host: Arc<dyn Host> = host.clone();
     let client =

@@ -9,13 +9,13 @@ use bytes::Bytes;
 use futures::{StreamExt, stream};
 use http::StatusCode;
 use leasehold_core::{Error, Reason, Result, State as TaskState, Status, StoreTime, Task, TaskId};
-use leasehold_queue::{Operated, Queue};
+use leasehold_queue::{Queue, Transition};
 use serde_json::{Value, json};
 
 use super::now;
 use super::row::TaskRow;
-use crate::query::{Asked, Query};
-use crate::routes::{ApiError, App, refusal};
+use crate::query::{Query, QueryParams};
+use crate::routes::{ApiError, App, error_response};
 
 /// Largest number of tasks changed by one request; for more, the client repeats it.
 const TASKS_MAX: usize = 1_000;
@@ -41,7 +41,7 @@ impl TaskAction {
         }
     }
 
-    fn is_from(self, status: Status) -> bool {
+    fn applies_to(self, status: Status) -> bool {
         match self {
             Self::Cancel => !status.is_final(),
             Self::Retry => matches!(status, Status::Failed | Status::Cancelled | Status::Expired),
@@ -50,16 +50,16 @@ impl TaskAction {
     }
 
     /// True if the action would have an effect on the task.
-    pub(crate) fn fits(self, task: &Task, now: StoreTime) -> bool {
+    pub(crate) fn has_effect(self, task: &Task, now: StoreTime) -> bool {
         let is_useful = match &task.state {
             TaskState::Running(claim) => !claim.cancel_requested,
             TaskState::Pending { available_at } => self != Self::RunNow || *available_at > now,
             _ => true,
         };
-        self.is_from(task.status()) && is_useful
+        self.applies_to(task.status()) && is_useful
     }
 
-    async fn apply(self, queue: &Queue, id: &TaskId) -> Result<Operated> {
+    async fn apply(self, queue: &Queue, id: &TaskId) -> Result<Transition<Task>> {
         match self {
             Self::Cancel => queue.cancel(id).await,
             Self::Retry => queue.retry(id).await,
@@ -74,67 +74,66 @@ pub(crate) async fn act(
     Path((id, action)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
     let Some(action) = TaskAction::ALL.into_iter().find(|known| known.name() == action) else {
-        return Ok(refusal(StatusCode::NOT_FOUND, "unknown action; use cancel, retry or run_now"));
+        return Ok(error_response(StatusCode::NOT_FOUND, "unknown action; use cancel, retry or run_now"));
     };
     let id: TaskId = id.parse()?;
     let own = app.clone();
-    match app.see_through(async move { done(&own, action, &id).await }).await?? {
-        Operated::Refused(rejected) => Ok(refusal(StatusCode::CONFLICT, &rejected.to_string())),
-        Operated::Done(task) => {
-            let (now, board) = (now(&app)?, app.shared.board());
-            let row = board.table.get(&task.id).map(|row| TaskRow::new(row, now));
-            Ok(Json(json!({"task": row})).into_response())
-        }
+    let operated = app.run_to_completion(async move { apply_and_update(&own, action, &id).await }).await??;
+    if let Transition::Rejected(rejected, _) = operated {
+        return Ok(error_response(StatusCode::CONFLICT, &rejected.to_string()));
     }
+    let (now, snapshot) = (now(&app)?, app.shared.snapshot());
+    let row = snapshot.table.get(&id).map(|row| TaskRow::new(row, now));
+    Ok(Json(json!({"task": row})).into_response())
 }
 
-/// Applies an action, and updates the board with the result.
-async fn done(app: &App, action: TaskAction, id: &TaskId) -> Result<Operated> {
+/// Applies an action, and updates the snapshot with the result.
+async fn apply_and_update(app: &App, action: TaskAction, id: &TaskId) -> Result<Transition<Task>> {
     let operated = action.apply(&app.shared.queue(), id).await;
-    app.opened.forget(id);
-    if let Ok(Operated::Done(task)) = &operated {
+    app.task_cache.forget(id);
+    if let Ok(Transition::Done(task)) = &operated {
         tracing::info!(task.id = %id, action = action.name(), "task changed from the dashboard");
-        app.shared.saw(task);
+        app.shared.update_task(task);
     }
     operated
 }
 
 /// Retries all tasks that match a filter.
 pub(crate) async fn retry_all(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, ApiError> {
-    all(app, TaskAction::Retry, &body).await
+    apply_to_all(app, TaskAction::Retry, &body).await
 }
 
 /// Cancels all tasks that match a filter.
 pub(crate) async fn cancel_all(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, ApiError> {
-    all(app, TaskAction::Cancel, &body).await
+    apply_to_all(app, TaskAction::Cancel, &body).await
 }
 
-async fn all(app: Arc<App>, action: TaskAction, body: &[u8]) -> Result<Json<Value>, ApiError> {
-    let asked: Asked =
+async fn apply_to_all(app: Arc<App>, action: TaskAction, body: &[u8]) -> Result<Json<Value>, ApiError> {
+    let params: QueryParams =
         serde_json::from_slice(body).map_err(|error| Error::invalid(format!("invalid filter: {error}")))?;
-    let query = Query::read(asked)?;
+    let query = Query::parse(params)?;
     let now = now(&app)?;
     let ids: Vec<_> = {
-        let board = app.shared.board();
-        let rows = query.all(&board.table, now).into_iter().filter(|row| action.is_from(row.status));
+        let snapshot = app.shared.snapshot();
+        let rows = query.all(&snapshot.table, now).into_iter().filter(|row| action.applies_to(row.status));
         rows.map(|row| row.id).take(TASKS_MAX).collect()
     };
     let own = app.clone();
-    let counts = app.see_through(async move { each(&own, action, ids).await }).await?;
+    let counts = app.run_to_completion(async move { apply_to_each(&own, action, ids).await }).await?;
     Ok(Json(counts))
 }
 
 /// Applies an action to each task; a failure does not stop the others.
-async fn each(app: &App, action: TaskAction, ids: Vec<TaskId>) -> Value {
-    let acts = ids.into_iter().map(|id| async move { (id, done(app, action, &id).await) });
+async fn apply_to_each(app: &App, action: TaskAction, ids: Vec<TaskId>) -> Value {
+    let acts = ids.into_iter().map(|id| async move { (id, apply_and_update(app, action, &id).await) });
     let mut acts = stream::iter(acts).buffer_unordered(AT_ONCE);
     let (mut changed, mut refused, mut failed, mut why) = (0u64, 0u64, 0u64, None);
     while let Some((id, operated)) = acts.next().await {
         match operated {
-            Ok(Operated::Done(_)) => changed += 1,
-            Ok(Operated::Refused(_)) => refused += 1,
-            Err(error) if error.matter() == Some(Reason::Missing) => {
-                app.shared.missed(&id);
+            Ok(operated) if operated.is_done() => changed += 1,
+            Ok(_) => refused += 1,
+            Err(error) if error.reason() == Some(Reason::Missing) => {
+                app.shared.remove_task(&id);
                 refused += 1;
             }
             Err(error) => {

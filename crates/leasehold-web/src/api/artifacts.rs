@@ -15,10 +15,10 @@ const SHOWN_MAX: usize = 1_000;
 
 /// Artifacts of the store, newest first.
 pub(crate) async fn artifacts(State(app): State<Arc<App>>) -> Json<Value> {
-    app.shared.looks.at(Topic::Queue);
-    app.shared.looks.at(Topic::Artifacts);
-    let board = app.shared.board();
-    let mut all: Vec<_> = board.artifacts.iter().flat_map(|seen| &seen.what).collect();
+    app.shared.viewers.record(Topic::Queue);
+    app.shared.viewers.record(Topic::Artifacts);
+    let snapshot = app.shared.snapshot();
+    let mut all: Vec<_> = snapshot.artifacts.iter().flat_map(|seen| &seen.value).collect();
     all.sort_by_key(|(_, listed)| std::cmp::Reverse(listed.manifest));
     let total = all.len();
     let rows = all.into_iter().take(SHOWN_MAX).map(|(artifact, listed)| {
@@ -31,6 +31,6 @@ pub(crate) async fn artifacts(State(app): State<Arc<App>>) -> Json<Value> {
         })
     });
     let rows: Vec<_> = rows.collect();
-    let at = board.artifacts.as_ref().map(|seen| seen.at);
+    let at = snapshot.artifacts.as_ref().map(|seen| seen.at);
     Json(json!({"artifacts": rows, "total": total, "age_secs": age(&app, at)}))
 }

@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 
 use super::age;
 use crate::routes::App;
-use crate::snapshot::Board;
+use crate::snapshot::QueueSnapshot;
 use crate::viewers::Topic;
 
 /// Row of one node.
 #[derive(Debug, Serialize)]
-struct Known {
+struct OutpostRow {
     node_id: String,
     holds: u64,
     last_seen_at: Option<StoreTime>,
@@ -26,17 +26,17 @@ struct Known {
 
 /// Nodes that have finished a task offline.
 pub(crate) async fn outposts(State(app): State<Arc<App>>) -> Json<Value> {
-    app.shared.looks.at(Topic::Queue);
-    let board = app.shared.board();
-    let nodes: Vec<_> = nodes(&board).into_values().collect();
-    Json(json!({"nodes": nodes, "age_secs": age(&app, board.pass.ended)}))
+    app.shared.viewers.record(Topic::Queue);
+    let snapshot = app.shared.snapshot();
+    let nodes: Vec<_> = nodes(&snapshot).into_values().collect();
+    Json(json!({"nodes": nodes, "age_secs": age(&app, snapshot.pass.ended)}))
 }
 
-fn nodes(board: &Board) -> BTreeMap<&str, Known> {
-    let mut nodes: BTreeMap<&str, Known> = BTreeMap::new();
-    for row in board.table.rows() {
+fn nodes(snapshot: &QueueSnapshot) -> BTreeMap<&str, OutpostRow> {
+    let mut nodes: BTreeMap<&str, OutpostRow> = BTreeMap::new();
+    for row in snapshot.table.rows() {
         let Some(name) = row.outpost.as_deref() else { continue };
-        let node = nodes.entry(name).or_insert_with(|| Known {
+        let node = nodes.entry(name).or_insert_with(|| OutpostRow {
             node_id: name.to_owned(),
             holds: 0,
             last_seen_at: None,
@@ -45,7 +45,7 @@ fn nodes(board: &Board) -> BTreeMap<&str, Known> {
         node.completed_offline += u64::from(row.status == Status::Completed);
         node.last_seen_at = node.last_seen_at.max(Some(row.updated_at));
     }
-    for row in board.table.rows().filter(|row| row.status == Status::Running) {
+    for row in snapshot.table.rows().filter(|row| row.status == Status::Running) {
         if let Some(node) = row.worker.as_deref().and_then(|worker| nodes.get_mut(worker)) {
             node.holds += 1;
             node.last_seen_at = node.last_seen_at.max(Some(row.updated_at));

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::header::{AGE, ETAG};
 use http::{HeaderMap, HeaderName, StatusCode};
-use leasehold_core::StoreTime;
+use leasehold_core::{ShardLen, StoreTime};
 use leasehold_store::{Prices, Purpose, Snapshot, Verb};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -17,8 +17,8 @@ use super::row::TaskRow;
 use super::{age, now};
 use crate::figures::Figures;
 use crate::pace::RefreshPace;
-use crate::routes::{ApiError, App, has};
-use crate::snapshot::Board;
+use crate::routes::{ApiError, App, matches_etag};
+use crate::snapshot::QueueSnapshot;
 use crate::viewers::Topic;
 
 /// Newest task that failed with an error, and the number of tasks with the same error.
@@ -31,34 +31,35 @@ struct FailureRow<'a> {
 
 /// Data of the overview. A client that already has this revision gets 304 with its age.
 pub(crate) async fn overview(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
-    app.shared.looks.at(Topic::Queue);
+    app.shared.viewers.record(Topic::Queue);
     let now = now(&app)?;
-    let board = app.shared.board();
-    let tag = format!("\"{}-{}\"", app.run, board.revision());
-    let known: [(HeaderName, String); 2] = [(ETAG, tag.clone()), (AGE, whole_age(&app, &board).to_string())];
-    if has(&headers, &tag) {
+    let snapshot = app.shared.snapshot();
+    let tag = format!("\"{}-{}\"", app.run, snapshot.revision());
+    let known: [(HeaderName, String); 2] =
+        [(ETAG, tag.clone()), (AGE, whole_age(&app, &snapshot).to_string())];
+    if matches_etag(&headers, &tag) {
         return Ok((StatusCode::NOT_MODIFIED, known).into_response());
     }
-    let figures = app.counted.get(&board, now);
-    Ok((known, Json(told(&app, &board, &figures, now))).into_response())
+    let figures = app.figures.get(&snapshot, now);
+    Ok((known, Json(overview_json(&app, &snapshot, &figures, now))).into_response())
 }
 
 /// Seconds since the newest read.
-fn whole_age(app: &App, board: &Board) -> u64 {
-    let newest = [board.index.as_ref().map(|index| index.at), board.pass.ended];
+fn whole_age(app: &App, snapshot: &QueueSnapshot) -> u64 {
+    let newest = [snapshot.index.as_ref().map(|index| index.at), snapshot.pass.ended];
     let newest = newest.into_iter().flatten().max_by_key(|at| at.boot_ns);
     newest.map_or(0, |at| app.shared.host().instant().since(at).as_secs())
 }
 
-fn told(app: &App, board: &Board, figures: &Figures, now: StoreTime) -> Value {
+fn overview_json(app: &App, snapshot: &QueueSnapshot, figures: &Figures, now: StoreTime) -> Value {
     let queue = app.shared.queue();
     let failures = figures.failures.iter().filter_map(|failures| {
-        let row = board.table.get(&failures.newest)?;
+        let row = snapshot.table.get(&failures.newest)?;
         Some(FailureRow { row: TaskRow::new(row, now), count: failures.count })
     });
     let failures: Vec<_> = failures.collect();
-    let index = board.index.as_ref().map(|index| {
-        let stats = &index.what;
+    let index = snapshot.index.as_ref().map(|index| {
+        let stats = &index.value;
         json!({
             "due": stats.due,
             "scheduled": stats.scheduled,
@@ -67,25 +68,25 @@ fn told(app: &App, board: &Board, figures: &Figures, now: StoreTime) -> Value {
         })
     });
     let mut charts = json!(figures.chart);
-    charts["depth"] = json!(board.depth());
+    charts["depth"] = json!(snapshot.depth());
     json!({
         "now": now,
-        "store": queue.client().describe(),
-        "shards": queue.shard_len().count(),
+        "store": queue.describe(),
+        "shards": app.shared.shard_len().map(ShardLen::count),
         "version": env!("CARGO_PKG_VERSION"),
         "allow_actions": app.access.allows_actions,
         "provider": app.prices.provider,
         "is_billed": app.shared.pace == RefreshPace::Bucket,
         "has": {
-            "artifacts": board.has_artifacts,
+            "artifacts": snapshot.has_artifacts,
             "outposts": figures.has_outposts,
         },
-        "sample": sample(app, board),
+        "sample": sample(app, snapshot),
         "counts": figures.counts,
         "index": index,
         "oldest_due_secs": figures.oldest_due_secs,
         "types": figures.types,
-        "untaken": figures.untaken,
+        "untaken": figures.unclaimed,
         "charts": charts,
         "cost": {"process": process(&app.spent(), &app.prices), "tasks": tasks(figures, &app.prices)},
         "recent_failures": failures,
@@ -93,24 +94,24 @@ fn told(app: &App, board: &Board, figures: &Figures, now: StoreTime) -> Value {
 }
 
 /// Age of the data, and the cost of sampling.
-fn sample(app: &App, board: &Board) -> Value {
-    let (shared, pass) = (&app.shared, &board.pass);
-    let own = shared.queue().client().ledger().snapshot();
+fn sample(app: &App, snapshot: &QueueSnapshot) -> Value {
+    let (shared, pass) = (&app.shared, &snapshot.pass);
+    let own = shared.client().ledger().snapshot();
     json!({
-        "revision": format!("{}-{}", app.run, board.revision()),
-        "age_secs": whole_age(app, board),
-        "index_age_secs": age(app, board.index.as_ref().map(|index| index.at)),
+        "revision": format!("{}-{}", app.run, snapshot.revision()),
+        "age_secs": whole_age(app, snapshot),
+        "index_age_secs": age(app, snapshot.index.as_ref().map(|index| index.at)),
         "tasks_age_secs": age(app, pass.ended),
         "is_complete": pass.ended.is_some() && !pass.is_cut,
         "is_cut": pass.is_cut,
-        "rows": board.table.len(),
+        "rows": snapshot.table.len(),
         "read": pass.read,
         "listed": pass.listed,
-        "corrupt": board.table.corrupt() + pass.denied,
-        "error": board.fault(shared.host().instant()).map(|fault| &fault.text),
+        "corrupt": snapshot.table.corrupt() + pass.denied,
+        "error": snapshot.fault(shared.host().instant()).map(|fault| &fault.text),
         "requests": own.requests(),
         "usd": app.prices.total(&own),
-        "requests_per_hour": board.requests_per_hour(shared.host().instant(), own.requests()),
+        "requests_per_hour": snapshot.requests_per_hour(shared.host().instant(), own.requests()),
     })
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use leasehold_core::ShardRange;
-use leasehold_queue::{LeaseState, SeenLease, Stats};
+use leasehold_core::{ShardLen, ShardRange};
+use leasehold_queue::{LeaseInfo, LeaseState, Stats};
 use serde_json::{Value, json};
 
 use super::age;
@@ -14,22 +14,22 @@ use crate::viewers::Topic;
 
 /// All groups of shards that are leased together, in order.
 pub(crate) async fn shards(State(app): State<Arc<App>>) -> Json<Value> {
-    app.shared.looks.at(Topic::Queue);
-    app.shared.looks.at(Topic::Shards);
-    let board = app.shared.board();
-    let stats = board.index.as_ref().map(|index| &index.what);
-    let free = SeenLease { state: LeaseState::Free, lease: None };
-    let groups: Vec<_> = match &board.shards {
-        Some(seen) => seen.what.iter().map(|(group, seen)| told(group, seen, stats)).collect(),
+    app.shared.viewers.record(Topic::Queue);
+    app.shared.viewers.record(Topic::Shards);
+    let snapshot = app.shared.snapshot();
+    let stats = snapshot.index.as_ref().map(|index| &index.value);
+    let free = LeaseInfo { state: LeaseState::Free, lease: None };
+    let groups: Vec<_> = if let Some(seen) = &snapshot.shards {
+        seen.value.iter().map(|(group, seen)| group_json(group, seen, stats)).collect()
+    } else {
         // Not read yet: shows the groups as free, without holders.
-        None => {
-            app.shared.queue().shard_len().groups().iter().map(|group| told(group, &free, stats)).collect()
-        }
+        let groups = app.shared.shard_len().map(ShardLen::groups).unwrap_or_default();
+        groups.iter().map(|group| group_json(group, &free, stats)).collect()
     };
-    Json(json!({"groups": groups, "age_secs": age(&app, board.shards.as_ref().map(|seen| seen.at))}))
+    Json(json!({"groups": groups, "age_secs": age(&app, snapshot.shards.as_ref().map(|seen| seen.at))}))
 }
 
-fn told(group: &ShardRange, seen: &SeenLease, stats: Option<&Stats>) -> Value {
+fn group_json(group: &ShardRange, seen: &LeaseInfo, stats: Option<&Stats>) -> Value {
     let (lease, holder) = (seen.lease.as_ref(), seen.holder());
     let [due, scheduled, running] = waiting(group, stats);
     json!({

@@ -33,11 +33,15 @@ pub(crate) async fn task(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let id: TaskId = id.parse()?;
-    app.shared.looks.at(Topic::Queue);
-    let task = app.opened.get(&app.shared, &id).await?;
+    app.shared.viewers.record(Topic::Queue);
+    let task = app.task_cache.get(&app.shared, &id).await?;
     let now = now(&app)?;
     let can: Vec<_> = if app.access.allows_actions {
-        TaskAction::ALL.into_iter().filter(|action| action.fits(&task, now)).map(TaskAction::name).collect()
+        TaskAction::ALL
+            .into_iter()
+            .filter(|action| action.has_effect(&task, now))
+            .map(TaskAction::name)
+            .collect()
     } else {
         Vec::new()
     };

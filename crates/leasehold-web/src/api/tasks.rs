@@ -10,27 +10,27 @@ use serde_json::{Value, json};
 
 use super::now;
 use super::row::TaskRow;
-use crate::query::{Asked, Query};
+use crate::query::{Query, QueryParams};
 use crate::routes::{ApiError, App};
 use crate::viewers::Topic;
 
 /// One page of the tasks that match a query.
 pub(crate) async fn tasks(
     State(app): State<Arc<App>>,
-    asked: Result<extract::Query<Asked>, QueryRejection>,
+    params: Result<extract::Query<QueryParams>, QueryRejection>,
 ) -> Result<Json<Value>, ApiError> {
-    let asked = asked.map_err(|error| Error::invalid(error.body_text()))?;
-    let query = Query::read(asked.0)?;
-    app.shared.looks.at(Topic::Queue);
+    let params = params.map_err(|error| Error::invalid(error.body_text()))?;
+    let query = Query::parse(params.0)?;
+    app.shared.viewers.record(Topic::Queue);
     let now = now(&app)?;
-    let board = app.shared.board();
-    let (total, rows) = query.page(&board.table, now);
+    let snapshot = app.shared.snapshot();
+    let (total, rows) = query.page(&snapshot.table, now);
     let rows: Vec<_> = rows.into_iter().map(|row| TaskRow::new(row, now)).collect();
     Ok(Json(json!({
-        "revision": board.revision(),
+        "revision": snapshot.revision(),
         "total": total,
         "offset": query.offset,
         "tasks": rows,
-        "is_complete": board.pass.ended.is_some() && !board.pass.is_cut,
+        "is_complete": snapshot.pass.ended.is_some() && !snapshot.pass.is_cut,
     })))
 }

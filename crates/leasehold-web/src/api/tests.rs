@@ -1,7 +1,7 @@
 //! Responses of the views for queues with some history.
 
 use super::*;
-use crate::testing::{TestStand, body, claim};
+use crate::testing::{DashboardFixture, body, claim};
 use axum::extract::Path;
 use leasehold_core::{Event, LeaseId, NewTask, Status, WorkerId};
 use leasehold_queue::{Leases, Settlement};
@@ -14,15 +14,15 @@ fn fail(retryable: bool) -> Settlement {
 
 #[tokio::test]
 async fn attempts_are_derived_from_the_history() {
-    let stand = TestStand::new().await;
-    let order = NewTask { max_attempts: 2, ..NewTask::new("a", json!(1)).unwrap() };
-    let id = stand.queue.submit_task(order).await.unwrap().id;
-    stand.run(id, Settlement::Release).await;
-    stand.run(id, fail(true)).await;
-    stand.run(id, fail(true)).await;
-    stand.queue.retry(&id).await.unwrap();
-    claim(&stand.queue, id).await.unwrap();
-    let answer = body(task::task(State(stand.app.clone()), Path(id.to_string())).await).await;
+    let fixture = DashboardFixture::new().await;
+    let order = NewTask { max_attempts: Some(2), ..NewTask::new("a", json!(1)).unwrap() };
+    let id = fixture.queue.submit_task(order).await.unwrap().id;
+    fixture.run(id, Settlement::Release).await;
+    fixture.run(id, fail(true)).await;
+    fixture.run(id, fail(true)).await;
+    fixture.queue.retry(&id).await.unwrap();
+    claim(&fixture.queue, id).await.unwrap();
+    let answer = body(task::task(State(fixture.app.clone()), Path(id.to_string())).await).await;
     let attempts = answer["attempts"].as_array().unwrap();
     let brief = |attempt: &Value| {
         let text = |key: &str| attempt[key].as_str().map(ToOwned::to_owned);
@@ -49,36 +49,36 @@ async fn attempts_are_derived_from_the_history() {
 
 #[tokio::test]
 async fn workers_without_names_are_derived_from_task_records() {
-    let stand = TestStand::new().await;
-    stand.run(stand.submit("a").await, Settlement::complete(json!(1))).await;
-    stand.run(stand.submit("a").await, fail(false)).await;
-    let id = stand.submit("a").await;
-    claim(&stand.queue, id).await.unwrap();
-    stand.look().await;
-    let answer = body(workers::workers(State(stand.app.clone())).await).await;
+    let fixture = DashboardFixture::new().await;
+    fixture.run(fixture.submit("a").await, Settlement::complete(json!(1))).await;
+    fixture.run(fixture.submit("a").await, fail(false)).await;
+    let id = fixture.submit("a").await;
+    claim(&fixture.queue, id).await.unwrap();
+    fixture.view_and_sample().await;
+    let answer = body(workers::workers(State(fixture.app.clone())).await).await;
     let [worker] = answer["workers"].as_array().unwrap().as_slice() else { panic!("{answer}") };
     assert_eq!((&worker["worker_id"], &worker["kind"]), (&json!("w1"), &json!("seen")));
     assert_eq!(worker["running"], json!([id]));
     assert_eq!((&worker["done_last_hour"], &worker["failed_last_hour"]), (&json!(1), &json!(1)));
-    stand.host.advance(Duration::from_hours(2));
-    stand.look().await;
-    let later = body(workers::workers(State(stand.app.clone())).await).await;
+    fixture.host.advance(Duration::from_hours(2));
+    fixture.view_and_sample().await;
+    let later = body(workers::workers(State(fixture.app.clone())).await).await;
     assert_eq!(later["workers"][0]["done_last_hour"], 0);
 }
 
 #[tokio::test]
 async fn the_shard_map_shows_holders_and_waiting_tasks() {
-    let stand = TestStand::new().await;
-    let id = stand.submit("a").await;
-    let shard = stand.queue.shard_len().shard_of(&id);
-    let group = stand.queue.shard_len().groups().into_iter().find(|group| group.contains(&shard)).unwrap();
-    let answer = async || body(shards::shards(State(stand.app.clone())).await).await;
+    let fixture = DashboardFixture::new().await;
+    let id = fixture.submit("a").await;
+    let shard = fixture.queue.shard_len().shard_of(&id);
+    let group = fixture.queue.shard_len().groups().into_iter().find(|group| group.contains(&shard)).unwrap();
+    let answer = async || body(shards::shards(State(fixture.app.clone())).await).await;
     assert!(
         answer().await["groups"].as_array().unwrap().iter().all(|group| group["state"] == "free"),
         "not read yet"
     );
-    hold(&stand, &group).await;
-    stand.sample().await;
+    hold(&fixture, &group).await;
+    fixture.sample().await;
     let mine = async || {
         let answer = answer().await;
         answer["groups"]
@@ -94,22 +94,22 @@ async fn the_shard_map_shows_holders_and_waiting_tasks() {
         (&held["state"], &held["worker_id"], &held["due"]),
         (&json!("held"), &json!("ada"), &json!(1))
     );
-    let revision = stand.app.shared.board().revision();
-    stand.host.advance(Duration::from_mins(11));
+    let revision = fixture.app.shared.snapshot().revision();
+    fixture.host.advance(Duration::from_mins(11));
     mine().await;
-    stand.sample().await;
+    fixture.sample().await;
     assert_eq!(mine().await["state"], "expired", "its worker has stopped renewing");
-    assert!(stand.app.shared.board().revision() > revision);
+    assert!(fixture.app.shared.snapshot().revision() > revision);
 }
 
 /// Takes the lease on a group of shards for ten minutes.
-async fn hold(stand: &TestStand, group: &leasehold_core::ShardRange) {
+async fn hold(fixture: &DashboardFixture, group: &leasehold_core::ShardRange) {
     let holder = leasehold_core::Holder {
         worker_id: WorkerId::checked("worker id", "ada").unwrap(),
         instance: leasehold_core::HexName::from_random(7),
         ttl: Duration::from_mins(10),
     };
-    let leases = Leases::new(stand.queue.client().clone(), holder).unwrap();
+    let leases = Leases::new(fixture.queue.client().clone(), holder).unwrap();
     let (key, subject) =
         (leasehold_core::keys::shard_lease(group), leasehold_queue::lease::shards_subject(group));
     leases.take(&key, &subject, None).await.unwrap();
@@ -117,32 +117,32 @@ async fn hold(stand: &TestStand, group: &leasehold_core::ShardRange) {
 
 #[tokio::test]
 async fn an_outpost_is_derived_from_tasks_finished_offline() {
-    let stand = TestStand::new().await;
-    assert_eq!(stand.overview().await["has"]["outposts"], false);
-    let id = stand.submit("a").await;
-    let seen = stand.queue.see(Purpose::Sync, &id).await.unwrap().unwrap();
+    let fixture = DashboardFixture::new().await;
+    assert_eq!(fixture.overview().await["has"]["outposts"], false);
+    let id = fixture.submit("a").await;
+    let seen = fixture.queue.load(Purpose::Sync, &id).await.unwrap().unwrap();
     let lease_id = LeaseId::from_random(9);
     let event =
         Event::CompleteOffline { lease_id, output: json!(1), results: std::collections::BTreeMap::default() };
-    stand.queue.advance(Purpose::Sync, &seen, &event, "pi-1").await.unwrap();
-    stand.look().await;
-    assert_eq!(stand.overview().await["has"]["outposts"], true);
-    let answer = body(outposts::outposts(State(stand.app.clone())).await).await;
+    fixture.queue.update_if(Purpose::Sync, &seen, &event, "pi-1").await.unwrap();
+    fixture.view_and_sample().await;
+    assert_eq!(fixture.overview().await["has"]["outposts"], true);
+    let answer = body(outposts::outposts(State(fixture.app.clone())).await).await;
     assert_eq!(
         (&answer["nodes"][0]["node_id"], &answer["nodes"][0]["completed_offline"]),
         (&json!("pi-1"), &json!(1))
     );
-    assert_eq!(stand.app.shared.board().table.get(&id).unwrap().status, Status::Completed);
+    assert_eq!(fixture.app.shared.snapshot().table.get(&id).unwrap().status, Status::Completed);
 }
 
 #[tokio::test]
 async fn equal_errors_of_one_type_are_grouped_with_a_count() {
-    let stand = TestStand::new().await;
+    let fixture = DashboardFixture::new().await;
     let failed = async |task_type: &str, error: &str| {
-        let id = stand.submit(task_type).await;
-        stand.host.advance(Duration::from_secs(1));
+        let id = fixture.submit(task_type).await;
+        fixture.host.advance(Duration::from_secs(1));
         let end = Settlement::Fail { error: error.into(), retryable: false, after: None };
-        stand.run(id, end).await.id
+        fixture.run(id, end).await.id
     };
     for number in 0..8 {
         failed("a", &format!("no luck\nin line {number}")).await;
@@ -150,8 +150,8 @@ async fn equal_errors_of_one_type_are_grouped_with_a_count() {
     failed("a", "something else").await;
     failed("b", "no luck").await;
     let newest = failed("a", "no luck").await;
-    stand.look().await;
-    let failures = stand.overview().await["recent_failures"].clone();
+    fixture.view_and_sample().await;
+    let failures = fixture.overview().await["recent_failures"].clone();
     let brief = |row: &Value| (row["task_type"].clone(), row["error"].clone(), row["count"].clone());
     assert_eq!(
         failures.as_array().unwrap().iter().map(brief).collect::<Vec<_>>(),
@@ -166,10 +166,10 @@ async fn equal_errors_of_one_type_are_grouped_with_a_count() {
 
 #[tokio::test]
 async fn a_type_whose_due_tasks_no_worker_claims_is_reported_after_two_minutes() {
-    let stand = TestStand::new().await;
+    let fixture = DashboardFixture::new().await;
     let untaken = async || {
-        stand.look().await;
-        let answer = stand.overview().await["untaken"].clone();
+        fixture.view_and_sample().await;
+        let answer = fixture.overview().await["untaken"].clone();
         answer
             .as_array()
             .unwrap()
@@ -177,18 +177,18 @@ async fn a_type_whose_due_tasks_no_worker_claims_is_reported_after_two_minutes()
             .map(|one| one["task_type"].as_str().unwrap().to_owned())
             .collect::<Vec<_>>()
     };
-    let long_ago = stand.queue.now().unwrap().earliest.minus(Duration::from_hours(24));
-    let waiting = stand.queue.submit("a", json!(1)).at(long_ago).await.unwrap().id;
-    let later = stand.queue.now().unwrap().earliest.plus(Duration::from_hours(1));
-    stand.queue.submit("later", json!(1)).at(later).await.unwrap();
-    let (first, second) = (stand.submit("b").await, stand.submit("b").await);
+    let long_ago = fixture.queue.now().unwrap().earliest.minus(Duration::from_hours(24));
+    let waiting = fixture.queue.submit("a", json!(1)).at(long_ago).await.unwrap().id;
+    let later = fixture.queue.now().unwrap().earliest.plus(Duration::from_hours(1));
+    fixture.queue.submit("later", json!(1)).at(later).await.unwrap();
+    let (first, second) = (fixture.submit("b").await, fixture.submit("b").await);
     // Each sample moves the clock by a minute.
     assert!(untaken().await.is_empty(), "it was submitted a minute ago, whenever it was due");
-    stand.run(first, Settlement::complete(json!(1))).await;
+    fixture.run(first, Settlement::complete(json!(1))).await;
     assert_eq!(untaken().await, ["a"], "a task of the other type was just claimed");
-    let claimed = claim(&stand.queue, second).await.unwrap();
+    let claimed = claim(&fixture.queue, second).await.unwrap();
     assert_eq!(untaken().await, ["a"]);
-    claim(&stand.queue, waiting).await.unwrap();
+    claim(&fixture.queue, waiting).await.unwrap();
     assert!(untaken().await.is_empty(), "a worker holds it");
     drop(claimed);
 }

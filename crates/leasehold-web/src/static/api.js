@@ -1,13 +1,13 @@
 // Client of the server's JSON API. The server answers from memory, except when a task is opened or changed.
 
 /** Timeout of a request, after which the server counts as unreachable. */
-const PATIENCE_MS = 15_000;
+const TIMEOUT_MS = 15_000;
 /** Timeout of a bulk action: each task takes at least one request to the bucket. */
-const MANY_PATIENCE_MS = 300_000;
+const BULK_TIMEOUT_MS = 300_000;
 const TOKEN = 'leasehold.token';
 
 /** Error response. Status 0: the server did not respond. */
-export class Refused extends Error {
+export class ApiError extends Error {
   constructor(status, message) {
     super(message);
     this.status = status;
@@ -53,25 +53,25 @@ export const list = async (what) => (await ask(`/api/${what}`)).json();
 /** Changes one task: cancel, retry, run_now. */
 export const act = async (id, action) => post(`/api/tasks/${encodeURIComponent(id)}/${action}`);
 /** Changes all tasks that match a filter. */
-export const actOnAll = async (action, filter) => post(`/api/tasks/${action}`, filter, MANY_PATIENCE_MS);
+export const actOnAll = async (action, filter) => post(`/api/tasks/${action}`, filter, BULK_TIMEOUT_MS);
 
-async function post(path, body, patience) {
+async function post(path, body, timeoutMs) {
   const headers = { 'x-leasehold': '1', ...(body && { 'content-type': 'application/json' }) };
-  return (await ask(path, { method: 'POST', headers, body: body && JSON.stringify(body), patience })).json();
+  return (await ask(path, { method: 'POST', headers, body: body && JSON.stringify(body), timeoutMs })).json();
 }
 
-async function ask(path, { method = 'GET', headers = {}, body, patience = PATIENCE_MS } = {}) {
+async function ask(path, { method = 'GET', headers = {}, body, timeoutMs = TIMEOUT_MS } = {}) {
   const token = sessionStorage.getItem(TOKEN);
   const authorization = token === null ? {} : { authorization: `Bearer ${token}` };
   let answer;
   try {
-    const signal = AbortSignal.timeout(patience);
+    const signal = AbortSignal.timeout(timeoutMs);
     answer = await fetch(path, { method, headers: { ...headers, ...authorization }, body, signal, cache: 'no-store' });
   } catch {
-    throw new Refused(0, 'the dashboard server is not responding');
+    throw new ApiError(0, 'the dashboard server is not responding');
   }
   if (answer.ok || answer.status === 304) return answer;
-  throw new Refused(answer.status, await reason(answer));
+  throw new ApiError(answer.status, await reason(answer));
 }
 
 async function reason(answer) {

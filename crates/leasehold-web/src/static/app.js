@@ -131,7 +131,7 @@ const seenAt = (ms) => (state.overview ? ` Showing data from ${clock(new Date(ms
 
 // ---- polling loop ----
 
-async function look() {
+async function poll() {
   const fresh = await api.overview(state.overview?.sample.revision);
   if (fresh) {
     state.overview = fresh;
@@ -148,7 +148,7 @@ async function look() {
 
 async function round() {
   try {
-    await look();
+    await poll();
     state.isLost = false;
     state.wantsToken = false;
   } catch (error) {
@@ -160,7 +160,7 @@ async function round() {
 
 function trouble(error) {
   // A bug in the page must not end its loop; it is logged to the console.
-  if (!(error instanceof api.Refused)) return console.error(error);
+  if (!(error instanceof api.ApiError)) return console.error(error);
   state.isLost = error.status === 0;
   if (error.status === 401) return askForToken();
   if (error.status === 0 || error.status >= 500) state.revision = undefined;

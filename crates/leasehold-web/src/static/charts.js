@@ -8,7 +8,7 @@ import { brief } from './format.js';
 const HEIGHT = 100;
 
 /** Selected index of each chart, by the chart's name. */
-const looked = new Map();
+const selected = new Map();
 
 /**
  * Chart of series over time.
@@ -19,37 +19,37 @@ const looked = new Map();
 export function chart(options) {
   const { name, series, kind, format = brief, round = niceTop, moment, ends, summary } = options;
   const size = series[0].values.length;
-  const at = looked.get(name);
-  const isLooked = at !== undefined && at < size;
+  const at = selected.get(name);
+  const isSelected = at !== undefined && at < size;
   const top = round(highest(series, kind));
 
   const figure = h('figure', {
     class: 'chart', key: name, tabindex: '0', role: 'group', 'aria-label': `${name}. ${summary} Arrow keys read single values.`,
-    onkeydown: (event) => stepped(event, size, at ?? size, look),
-    onblur: () => look(undefined),
+    onkeydown: (event) => stepped(event, size, at ?? size, highlight),
+    onblur: () => highlight(undefined),
   },
   h('figcaption', { class: 'legend' },
-    h('span', { class: 'moment soft' }, isLooked ? moment(at) : options.resting),
+    h('span', { class: 'moment soft' }, isSelected ? moment(at) : options.resting),
     series.map((one) => h('span', { class: `key tone-${one.tone}` },
       h('span', { class: 'soft' }, one.name), ' ',
-      h('b', {}, legendValue(isLooked ? one.values[at] : one.resting, format))))),
+      h('b', {}, legendValue(isSelected ? one.values[at] : one.resting, format))))),
   h('div', {
     class: 'plot',
-    onpointermove: (event) => look(indexUnder(event, size)),
-    onpointerleave: () => look(undefined),
+    onpointermove: (event) => highlight(indexUnder(event, size)),
+    onpointerleave: () => highlight(undefined),
   },
   svg('svg', { viewBox: `0 0 ${size} ${HEIGHT}`, preserveAspectRatio: 'none', 'aria-hidden': 'true' },
     [0, 0.5, 1].map((share) => svg('line', { class: 'grid', x1: 0, x2: size, y1: HEIGHT * share, y2: HEIGHT * share })),
-    isLooked && svg('rect', { class: 'looked', x: at, width: 1, y: 0, height: HEIGHT }),
+    isSelected && svg('rect', { class: 'selected', x: at, width: 1, y: 0, height: HEIGHT }),
     { bars, areas, lines }[kind](series, top)),
   h('span', { class: 'axis top', 'aria-hidden': 'true' }, format(top)),
   (kind === 'lines' || top % 2 === 0) && h('span', { class: 'axis middle', 'aria-hidden': 'true' }, format(top / 2))),
   h('div', { class: 'ends', 'aria-hidden': 'true' }, ends.map((end) => h('span', {}, end))));
 
   let shown = figure;
-  function look(index) {
-    if (looked.get(name) === index) return;
-    if (index === undefined) looked.delete(name); else looked.set(name, index);
+  function highlight(index) {
+    if (selected.get(name) === index) return;
+    if (index === undefined) selected.delete(name); else selected.set(name, index);
     // The figure on the page may be an older element that this one was patched into.
     shown = [...document.querySelectorAll('figure.chart')].find((one) => one.patchKey === name) ?? shown;
     patch(shown, chart(options));
@@ -59,11 +59,11 @@ export function chart(options) {
 
 const legendValue = (value, format) => (value === null || value === undefined ? '–' : format(value));
 
-function stepped(event, size, at, look) {
+function stepped(event, size, at, highlight) {
   const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
   if (step === undefined) return;
   event.preventDefault();
-  look(Math.min(size - 1, Math.max(0, at + step)));
+  highlight(Math.min(size - 1, Math.max(0, at + step)));
 }
 
 function indexUnder(event, size) {

@@ -70,13 +70,13 @@ export function tick() {
 // ---- tasks ----
 
 /** Status shown for a task: pending is split into due and scheduled. */
-export function standing(row) {
+export function statusOf(row) {
   if (row.status !== 'pending') return row.status;
   const isDue = row.is_due ?? new Date(row.available_at) <= now();
   return isDue ? 'due' : 'scheduled';
 }
 
-export const pill = (word) => h('span', { class: `pill tone-${word}` }, word);
+export const pill = (word, text = word) => h('span', { class: `pill tone-${word}` }, text);
 
 export const tag = (key, value) =>
   h('a', { class: 'tag', href: link('tasks', { tag: `${key}:${value}` }), title: 'Show all tasks with this tag' },
@@ -93,7 +93,7 @@ export function taskTable(rows, { label, untaken = [] }) {
 }
 
 function taskRow(row, untakenSince) {
-  const word = standing(row);
+  const word = statusOf(row);
   return h('tr', { key: row.id, 'data-id': row.id, class: `tone-${word}` },
     h('td', { class: 'task' },
       h('a', { href: taskLink(row.id), 'data-row': true, title: row.id },

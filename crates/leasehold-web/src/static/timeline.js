@@ -10,7 +10,7 @@ import { gist, pill, time } from './parts.js';
 /** Smallest share of the line at which an interval has room for its label. */
 const LABEL_SHARE = 0.075;
 const PHONE_SHARE = 0.16;
-const STRETCH_MIN_SECS = 0.2;
+const INTERVAL_MIN_SECS = 0.2;
 
 /** Colour of an attempt, by the event that ended it. */
 const TONES = {
@@ -23,9 +23,9 @@ const EVENT_TONES = {
 
 export function timeline({ history, attempts, folded, task }, now) {
   if (history.length === 0) return h('p', { class: 'soft' }, 'No history recorded.');
-  const stretches = cut(history, task, now);
+  const intervals = cut(history, task, now);
   return h('div', { class: 'life' },
-    drawn(stretches, attempts, now),
+    drawn(intervals, attempts, now),
     folded > 0 && h('p', { class: 'soft' }, `${folded} changes between the first and the newest are no longer kept.`),
     h('ol', { class: 'events', 'aria-label': 'History' }, history.map((change, index) => event(change, history[index - 1], task.error))));
 }
@@ -36,22 +36,22 @@ function cut(history, task, now) {
   const moments = history.map((change) => new Date(change.at));
   if (!isFinal) moments.push(new Date(Math.max(now, moments.at(-1))));
   const lengths = moments.slice(1).map((moment, index) => Math.max(0, (moment - moments[index]) / 1000));
-  const weights = lengths.map((secs) => Math.log1p(Math.max(secs, STRETCH_MIN_SECS) * 4));
+  const weights = lengths.map((secs) => Math.log1p(Math.max(secs, INTERVAL_MIN_SECS) * 4));
   const sum = weights.reduce((total, weight) => total + weight, 0) || 1;
   let from = 0;
-  const stretches = lengths.map((secs, index) => {
+  const intervals = lengths.map((secs, index) => {
     const share = weights[index] / sum;
-    const stretch = { from, share, secs, change: history[index], next: history[index + 1] };
+    const interval = { from, share, secs, change: history[index], next: history[index + 1] };
     from += share;
-    return stretch;
+    return interval;
   });
-  return { stretches, moments, isFinal };
+  return { intervals, moments, isFinal };
 }
 
 /** Merges the intervals of one attempt into one bar, whatever events happened during it. */
-function joined(stretches) {
+function joined(intervals) {
   const bars = [];
-  for (const one of stretches) {
+  for (const one of intervals) {
     const last = bars.at(-1);
     const isSameRun = last?.change.to === 'running' && one.change.to === 'running' && last.change.epoch === one.change.epoch;
     if (isSameRun) Object.assign(last, { share: last.share + one.share, secs: last.secs + one.secs, next: one.next });
@@ -63,12 +63,12 @@ function joined(stretches) {
 /** Label of an event. Cancelling a running task is only a request: its worker has yet to stop. */
 const named = (change) => (change.event === 'cancel' && change.to === 'running' ? 'cancel requested' : change.event);
 
-function drawn({ stretches, moments, isFinal }, attempts, now) {
+function drawn({ intervals, moments, isFinal }, attempts, now) {
   const percent = (share) => `${Math.round(share * 98_00 + 1_00) / 100}%`;
   const wide = (share) => `${Math.round(share * 98_00) / 100}%`;
   const first = moments[0];
   const last = moments.at(-1);
-  const bars = joined(stretches);
+  const bars = joined(intervals);
   const runs = bars.filter(({ change }) => change.to === 'running');
   const ended = isFinal ? 'finished' : 'now';
   const summary = `${attempts.length} ${attempts.length === 1 ? 'attempt' : 'attempts'} in ${duration((last - first) / 1000)}`;
@@ -83,10 +83,10 @@ function drawn({ stretches, moments, isFinal }, attempts, now) {
           duration(secs)),
         change.to === 'running' && svg('text', { class: 'above', x: percent(from + share / 2), y: 14, 'text-anchor': 'middle' }, `attempt ${change.attempt}`),
       ]),
-      stretches.map(({ from, change }) => point(percent(from), change)),
-      isFinal && stretches.length > 0 && point(percent(1), stretches.at(-1).next)),
+      intervals.map(({ from, change }) => point(percent(from), change)),
+      isFinal && intervals.length > 0 && point(percent(1), intervals.at(-1).next)),
     h('div', { class: 'ends' }, h('span', {}, 'submitted ', time(first.toISOString())),
-      h('span', { class: 'told' }, summary), h('span', {}, `${ended} `, isFinal && time(last.toISOString()))));
+      h('span', { class: 'summary' }, summary), h('span', {}, `${ended} `, isFinal && time(last.toISOString()))));
 }
 
 function point(x, change) {

@@ -92,10 +92,10 @@ def page(browser: Chrome, request: pytest.FixtureRequest) -> Iterator[Page]:
     page = Page(browser)
     page.size(*DESKTOP)
     page.prefer("light")
-    page.complaints()
+    page.console_errors()
     yield page
     allowed = [mark.args[0] for mark in request.node.iter_markers("complains")]
-    complaints = [one for one in page.complaints() if not any(text in one for text in allowed)]
+    console_errors = [one for one in page.console_errors() if not any(text in one for text in allowed)]
     page.script("if (location.protocol.startsWith('http')) { localStorage.clear(); sessionStorage.clear(); }")
     browser.get("about:blank")
-    assert complaints == []
+    assert console_errors == []

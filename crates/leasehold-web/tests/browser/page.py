@@ -13,7 +13,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
-from programs import PATIENCE_SECS, Dashboard
+from programs import TIMEOUT_SECS, Dashboard
 
 DESKTOP = (1440, 900)
 TABLET = (768, 1024)
@@ -52,11 +52,11 @@ class Page:
         token = f"#token={dashboard.token}" if dashboard.token else ""
         if token:
             self.browser.get(dashboard.url + token)
-            self.see("main .view")
+            self.wait_for("main .view")
         # From another document, so that the page reloads even if only the fragment differs.
         self.browser.get("about:blank")
         self.browser.get(f"{dashboard.url}#/{place}")
-        self.see("main .view h1")
+        self.wait_for("main .view h1")
 
     def go(self, place: str, title: str) -> None:
         """Goes to another view without reloading the page."""
@@ -74,12 +74,12 @@ class Page:
             except (StaleElementReferenceException, IndexError):
                 return None
 
-        return WebDriverWait(self.browser, PATIENCE_SECS, poll_frequency=0.05).until(patient, what)
+        return WebDriverWait(self.browser, TIMEOUT_SECS, poll_frequency=0.05).until(patient, what)
 
     def all(self, selector: str) -> list[WebElement]:
         return self.browser.find_elements(By.CSS_SELECTOR, selector)
 
-    def see(self, selector: str, text: str | None = None) -> WebElement:
+    def wait_for(self, selector: str, text: str | None = None) -> WebElement:
         """Waits for the first visible element that matches, and returns it."""
 
         def look() -> WebElement | None:
@@ -110,7 +110,7 @@ class Page:
         """Clicks a visible element; retries if the page has redrawn it in between."""
 
         def press() -> bool:
-            self.see(selector, text).click()
+            self.wait_for(selector, text).click()
             return True
 
         self.until(f"a click on {selector} {text or ''}", press)
@@ -132,6 +132,6 @@ class Page:
     def is_wider_than_the_window(self) -> bool:
         return self.script("return document.documentElement.scrollWidth > document.documentElement.clientWidth")
 
-    def complaints(self) -> list[str]:
+    def console_errors(self) -> list[str]:
         """Console messages since the last call."""
         return [f"{entry['level']} {entry['message']}" for entry in self.browser.get_log("browser")]

@@ -15,7 +15,7 @@ import boto3
 from conftest import BUCKET
 from page import Page
 from programs import ROOT, Dashboard, Queue, until
-from test_looks import shown, worked
+from test_appearance import shown, worked
 
 IMAGES = ROOT / "docs/images"
 

@@ -24,11 +24,11 @@ EXERCISER = BINARIES / "store-exerciser"
 WEED = ROOT / ".venv/bin/weed"
 
 # Longest wait of the tests; generous, because a machine that is compiling is slow.
-PATIENCE_SECS = 60
+TIMEOUT_SECS = 60
 LOOK_EVERY_SECS = 0.05
 
 
-def until(what: str, look: Callable[[], T | None], secs: float = PATIENCE_SECS) -> T:
+def until(what: str, look: Callable[[], T | None], secs: float = TIMEOUT_SECS) -> T:
     """Polls until `look` returns a true value, and returns it. Other processes do not signal when they are done."""
     end = time.monotonic() + secs
     while time.monotonic() < end:
@@ -110,7 +110,7 @@ class Queue:
         return Counter(task["status"] for task in self.tasks())
 
     def wait(self, task: str) -> dict[str, Any]:
-        return self.run("wait", task, "--timeout", PATIENCE_SECS)[0]
+        return self.run("wait", task, "--timeout", TIMEOUT_SECS)[0]
 
     # ---- workers ----
 
@@ -137,7 +137,7 @@ class Queue:
     def work(self, programs: dict[str, Path], *options: object) -> None:
         """Runs a worker until no work is left."""
         worker = self.worker("worker-1", programs, "--drain", *options)
-        assert worker.wait(PATIENCE_SECS) == 0
+        assert worker.wait(TIMEOUT_SECS) == 0
 
 
 def killed(process: subprocess.Popen[str]) -> None:

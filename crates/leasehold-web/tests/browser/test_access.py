@@ -53,9 +53,9 @@ def test_the_page_asks_for_the_token(folder_queue: Queue, serve: Serve, page: Pa
     task = folder_queue.submit("secret")
     guarded = serve(folder_queue, token=TOKEN)
     page.browser.get(guarded.url)
-    page.see("#token").send_keys("wrong\n")
-    page.see(".wrong", "Wrong token")
-    page.see("#token").send_keys(TOKEN + "\n")
+    page.wait_for("#token").send_keys("wrong\n")
+    page.wait_for(".wrong", "Wrong token")
+    page.wait_for("#token").send_keys(TOKEN + "\n")
     page.until("what is behind it", lambda: page.tile("due") == "1")
 
     # A token in the address is used and removed there.
@@ -69,7 +69,7 @@ def test_the_page_asks_for_the_token(folder_queue: Queue, serve: Serve, page: Pa
 
     # The settings do not reveal it either.
     page.go("settings", "Settings")
-    page.see("tbody tr", "dashboard.token")
+    page.wait_for("tbody tr", "dashboard.token")
     assert TOKEN not in page.browser.page_source
 
 
@@ -85,7 +85,7 @@ def test_a_token_with_special_characters_is_not_decoded(folder_queue: Queue, ser
     page.script("sessionStorage.clear()")
     page.browser.get("about:blank")
     page.browser.get(guarded.url)
-    page.see("#token").send_keys("\u200bs3cret%zztoken\n")
+    page.wait_for("#token").send_keys("\u200bs3cret%zztoken\n")
     page.until("what is behind it", lambda: page.tile("due") == "1")
 
 
@@ -98,7 +98,7 @@ def test_a_read_only_dashboard_rejects_actions(folder_queue: Queue, serve: Serve
         assert dashboard.ask(f"/api/tasks/{path}", method="POST", headers=headers, body=body)[0] == 403, path
     assert folder_queue.get(task)["status"] == "pending"
     page.open(dashboard, f"tasks/{task}")
-    page.see(".heading .aside", "read-only")
+    page.wait_for(".heading .aside", "read-only")
     assert not page.all(".heading button.button")
     page.go("tasks?status=due", "Tasks")
     page.until("the task", lambda: page.rows() == [task])

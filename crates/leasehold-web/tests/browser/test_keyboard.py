@@ -35,22 +35,22 @@ def test_a_failed_task_is_found_opened_and_retried_with_keys_alone(folder_queue:
     page.press("j", "j", "k")
     assert page.script(focus) == rows[1]
     page.press(Keys.ENTER)
-    page.see("h1 .pill", "failed")
+    page.wait_for("h1 .pill", "failed")
     assert page.browser.current_url.endswith(rows[1])
 
     # The button and its dialog.
     page.tab_to(".heading button.button")
     assert page.script("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.press(Keys.ENTER)
-    page.see("dialog[open]")
+    page.wait_for("dialog[open]")
     page.press(Keys.ESCAPE)
     page.until("the dialog closes", lambda: not page.all("dialog"))
     assert queue.get(rows[1])["status"] == "failed"
     page.tab_to(".heading button.button")
     page.press(Keys.ENTER)
-    page.see("dialog[open]")
+    page.wait_for("dialog[open]")
     page.press(Keys.ENTER)
-    page.see("h1 .pill", "due")
+    page.wait_for("h1 .pill", "due")
     assert queue.get(rows[1])["status"] == "pending"
 
     # Escape returns to the list with its filter.
@@ -68,16 +68,16 @@ def test_every_view_is_reached_with_two_keys(folder_queue: Queue, serve: Serve, 
 
     # Arrow keys move through the shard map.
     page.press("g", "s")
-    page.see(".field-cell")
+    page.wait_for(".field-cell")
     page.tab_to(".field-cell")
     page.press(Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
     assert page.script("return document.activeElement.innerText.trim()[0]") == "9"
     page.press(Keys.ENTER)
-    page.see(".about", "free")
+    page.wait_for(".about", "free")
 
     # Help, and the theme.
     page.press("?")
-    page.see("dialog[open]", "search tasks")
+    page.wait_for("dialog[open]", "search tasks")
     page.press(Keys.ESCAPE)
     page.until("the help closes", lambda: not page.all("dialog"))
     ground = "return getComputedStyle(document.body).backgroundColor"
@@ -85,7 +85,7 @@ def test_every_view_is_reached_with_two_keys(folder_queue: Queue, serve: Serve, 
     page.press("d", "d")
     page.until("it is dark", lambda: page.script(ground) != light)
     page.browser.refresh()
-    page.see("main h1")
+    page.wait_for("main h1")
     assert page.script(ground) != light
     page.press("d")
     page.until("the theme of the system", lambda: page.script(ground) == light)

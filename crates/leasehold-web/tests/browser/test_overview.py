@@ -48,19 +48,19 @@ def test_the_overview_has_the_counts_of_the_queue(queue: Queue, serve: Serve, pa
     assert shown.pop("scheduled") == 4
     assert counts["pending"] == 7
     assert shown == {status: counts[status] for status in shown}
-    assert page.see(".card-types a.type", "nobody")
-    assert page.see(".failure .error-line", "broken")
+    assert page.wait_for(".card-types a.type", "nobody")
+    assert page.wait_for(".failure .error-line", "broken")
     if queue.store.startswith("s3://"):
-        assert page.see(".price-value", "US$")
+        assert page.wait_for(".price-value", "US$")
     else:
         # A folder has no request prices.
-        page.see(".card-cost h2", "Requests")
+        page.wait_for(".card-cost h2", "Requests")
         assert "US$" not in page.text("body")
 
     # The page updates itself.
     queue.submit("nobody")
     page.until("the new task is counted", lambda: page.tile("due") == "4")
-    page.see("nav .badge", "9")
+    page.wait_for("nav .badge", "9")
 
 
 def test_a_tile_links_to_its_tasks(folder_queue: Queue, serve: Serve, page: Page) -> None:
@@ -77,11 +77,11 @@ def test_a_tile_links_to_its_tasks(folder_queue: Queue, serve: Serve, page: Page
 def test_an_empty_queue_shows_the_command_to_run(folder_queue: Queue, serve: Serve, page: Page) -> None:
     dashboard = serve(folder_queue)
     page.open(dashboard)
-    page.see(".empty", "leasehold submit")
+    page.wait_for(".empty", "leasehold submit")
     page.go("tasks", "Tasks")
-    page.see(".empty", "leasehold submit")
+    page.wait_for(".empty", "leasehold submit")
     page.go("workers", "Workers")
-    page.see(".empty", "leasehold worker")
+    page.wait_for(".empty", "leasehold worker")
     assert page.texts("nav[aria-label=Views] a > span:not(.badge)") == ["Overview", "Tasks", "Workers", "Shards", "Settings"]
     # It fills automatically.
     page.go("tasks", "Tasks")
@@ -94,9 +94,9 @@ def test_artifacts_are_in_the_navigation_when_there_are_any(folder_queue: Queue,
     artifact = folder_queue.run("artifact", "put", "photo.raw")[0]["artifact"]
     page.open(serve(folder_queue))
     page.click("nav a", "Artifacts")
-    page.see("tbody tr", artifact[:16])
-    page.see("tbody tr", "6.8 KiB")
-    page.see("tbody .pill", "published")
+    page.wait_for("tbody tr", artifact[:16])
+    page.wait_for("tbody tr", "6.8 KiB")
+    page.wait_for("tbody .pill", "published")
 
 
 @pytest.mark.complains("ERR_CONNECTION_REFUSED")
@@ -107,7 +107,7 @@ def test_a_banner_shows_that_the_server_is_down_until_it_is_back(folder_queue: Q
     dashboard = serve(folder_queue)
     page.open(dashboard)
     killed(folder_queue.started[-1])
-    page.see("#banner", "is not responding")
+    page.wait_for("#banner", "is not responding")
     again = folder_queue.start("dashboard", "--port", urlsplit(dashboard.url).port)
     assert again.stdout is not None and again.stdout.readline()
     page.until("the banner disappears", lambda: page.text("#banner") == "")
@@ -137,7 +137,7 @@ def test_the_labels_of_an_axis_stay_in_their_card(folder_queue: Queue, serve: Se
     folder_queue.submit("report")
     page.size(*size)
     page.open(serve(folder_queue))
-    page.see("main .grid")
+    page.wait_for("main .grid")
     for secs in (0.004, 0.7, 9, 100, 200, 3_000, 12_000, 80_000, 900_000, 40_000_000):
         labels = page.browser.execute_async_script(LABELS, secs)
         assert len(labels) == 2, labels
@@ -150,14 +150,14 @@ def test_equal_errors_are_one_line_with_a_count(folder_queue: Queue, serve: Serv
     queue.work({"bad": queue.program("bad.sh", "echo broken >&2; exit 65"), "other": queue.program("other.sh", "echo lonely >&2; exit 65")})
     page.open(serve(queue))
     page.until("two lines for nine failures", lambda: len(page.texts(".failure")) == 2)
-    assert page.see(".failure", "broken").text.count("× 8") == 1
-    assert "×" not in page.see(".failure", "lonely").text
+    assert page.wait_for(".failure", "broken").text.count("× 8") == 1
+    assert "×" not in page.wait_for(".failure", "lonely").text
     page.click(".failure", "broken")
     page.until("all eight", lambda: page.text("#total") == "8 tasks match")
     assert page.browser.current_url.endswith("#/tasks?status=failed&type=bad&q=broken")
     page.browser.back()
     page.click(".failure", "lonely")
-    page.see("h1 .pill", "failed")
+    page.wait_for("h1 .pill", "failed")
 
 
 def test_due_tasks_of_a_type_that_no_worker_claims_are_highlighted(folder_queue: Queue, serve: Serve, page: Page) -> None:
@@ -169,17 +169,17 @@ def test_due_tasks_of_a_type_that_no_worker_claims_are_highlighted(folder_queue:
     queue.worker("worker-1", {"slow": queue.hanging_program()})
     until("the slow task runs", lambda: queue.get(slow)["status"] == "running")
     page.open(serve(queue))
-    page.see(".health b", "No worker has claimed tasks of type nobody for")
-    page.see(".card-types tr", "nobody no worker")
+    page.wait_for(".health b", "No worker has claimed tasks of type nobody for")
+    page.wait_for(".card-types tr", "nobody no worker")
     assert len(page.texts(".card-types tbody .pill")) == 1
     page.go("tasks", "Tasks")
-    page.see(f'tr[data-id="{nobody}"]', "no worker has claimed this type for")
-    assert "no worker" not in page.see(f'tr[data-id="{slow}"]').text
+    page.wait_for(f'tr[data-id="{nobody}"]', "no worker has claimed this type for")
+    assert "no worker" not in page.wait_for(f'tr[data-id="{slow}"]').text
     page.go(f"tasks/{nobody}", "nobody due")
-    page.see(".banner", "No worker has claimed a task of this type for")
+    page.wait_for(".banner", "No worker has claimed a task of this type for")
 
     queue.worker("worker-2", {"nobody": queue.program("done.sh", "echo '{}'")})
-    page.see("h1 .pill", "completed")
+    page.wait_for("h1 .pill", "completed")
     page.until("the task has no warning", lambda: not page.all("main .banner"))
     page.go("overview", "Overview")
     page.until("the overview has no warning", lambda: "No worker" not in page.text(".health") and not page.all(".card-types tbody .pill"))

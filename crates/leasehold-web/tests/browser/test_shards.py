@@ -9,7 +9,7 @@ from programs import Dashboard, Queue, killed
 
 Serve = Callable[..., Dashboard]
 
-# The shortest leases allowed, so that those of a dead worker expire soon.
+# The shortest leases allowed, so that those of a crashed worker expire soon.
 SHORT = {"LEASEHOLD_SHARD_LEASING_TTL_SECS": "3", "LEASEHOLD_SHARD_LEASING_RENEW_SECS": "1"}
 
 
@@ -29,8 +29,8 @@ def test_the_shard_map_changes_when_a_worker_dies(queue: Queue, serve: Serve, pa
 
     # A selected cell shows its lease.
     page.click('.field-cell[data-holder="first"]')
-    page.see(".about", "first")
-    page.see(".about time")
+    page.wait_for(".about", "first")
+    page.wait_for(".about time")
 
     page.go("workers", "Workers")
     page.until("both are listed", lambda: {"first", "second"} <= set(page.texts("tbody td:first-child")))
@@ -65,5 +65,5 @@ def test_without_leases_the_map_explains_why_it_is_empty(folder_queue: Queue, se
     folder_queue.submit("greet")
     page.open(serve(folder_queue), "shards")
     page.until("all are free", lambda: holders(page) == ["free"] * 16)
-    page.see(".card-holders", "--shard-leasing")
+    page.wait_for(".card-holders", "--shard-leasing")
     page.until("the shard with the task has a bar", lambda: len(page.all(".cell-due.level-10")) == 1)

@@ -49,7 +49,7 @@ def test_5000_tasks_are_filtered_and_paged_through(folder_queue: Queue, serve: S
 
     wanted = tasks[1234]["id"]
     page.go("tasks", "Tasks")
-    page.see("#search").send_keys(wanted[:13])
+    page.wait_for("#search").send_keys(wanted[:13])
     page.until("the one task", lambda: page.rows() == [wanted])
     assert page.browser.current_url.endswith(f"#/tasks?q={wanted[:13]}")
     page.browser.refresh()
@@ -58,7 +58,7 @@ def test_5000_tasks_are_filtered_and_paged_through(folder_queue: Queue, serve: S
     page.until("the lot again", lambda: page.text("#total") == f"{len(fitting)} tasks match")
 
     page.go("tasks?q=nothing-is-called-this", "Tasks")
-    page.see(".empty", "No tasks match")
+    page.wait_for(".empty", "No tasks match")
 
 
 def test_all_matching_tasks_are_retried_and_cancelled(folder_queue: Queue, serve: Serve, page: Page) -> None:
@@ -70,7 +70,7 @@ def test_all_matching_tasks_are_retried_and_cancelled(folder_queue: Queue, serve
 
     page.click(".bulk button", "retry all 6")
     page.click("dialog .main", "retry 6 tasks")
-    page.see(".note", "6 tasks changed")
+    page.wait_for(".note", "6 tasks changed")
     page.until("none is left", lambda: page.text("#total") == "0 tasks match")
     assert queue.counts() == {"pending": 6, "failed": 1}
 
@@ -92,12 +92,12 @@ def test_a_task_is_found_by_its_key_its_tag_and_its_input(folder_queue: Queue, s
     page.open(serve(folder_queue), "tasks")
     page.until("both are loaded", lambda: set(page.rows()) == {wanted, other})
     for words in ("img-1", "team=photos", "team:pho", "HARBOUR"):
-        page.see("#search").send_keys(Keys.CONTROL + "a", Keys.DELETE)
+        page.wait_for("#search").send_keys(Keys.CONTROL + "a", Keys.DELETE)
         page.until("both again", lambda: len(page.rows()) == 2)
-        page.see("#search").send_keys(words)
+        page.wait_for("#search").send_keys(words)
         page.until(f"the one with {words}", lambda: page.rows() == [wanted])
-    page.see("#search").send_keys(Keys.CONTROL + "a", Keys.DELETE)
-    page.see("#search").send_keys('"url":"castle')
+    page.wait_for("#search").send_keys(Keys.CONTROL + "a", Keys.DELETE)
+    page.wait_for("#search").send_keys('"url":"castle')
     page.until("the other one", lambda: page.rows() == [other])
 
 
@@ -110,7 +110,7 @@ def test_the_search_field_follows_the_address(folder_queue: Queue, serve: Serve,
         return page.script("return document.getElementById('search').value")
 
     words = "a-long-word-that-is-typed-at-once"
-    page.see("#search").send_keys(words)
+    page.wait_for("#search").send_keys(words)
     page.until("the address has it", lambda: page.browser.current_url.endswith(f"q={words}"))
     assert typed() == words, "text being typed is kept"
     # The field keeps the focus, as it does when a link or the back button is used.

@@ -4,7 +4,7 @@ use leasehold_core::Kind;
 use leasehold_web::{Dashboard, WebOptions};
 use serde_json::json;
 
-use crate::stand::{TOKEN, TestStand, options, queue};
+use crate::fixture::{DashboardFixture, TOKEN, options, queue};
 
 const PATHS: [&str; 9] = [
     "/api/overview",
@@ -22,7 +22,8 @@ const PATHS: [&str; 9] = [
 async fn an_address_reachable_from_other_machines_needs_a_token() {
     for addr in ["0.0.0.0:0", "[::]:0", "10.0.0.5:0"] {
         let addr = addr.parse().unwrap();
-        let error = Dashboard::bind(queue().await, WebOptions { addr, ..options() }).await.unwrap_err();
+        let error =
+            Dashboard::bind(queue().await.into(), WebOptions { addr, ..options() }).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Invalid);
         assert!(error.to_string().contains("--token"), "{error}");
     }
@@ -30,13 +31,13 @@ async fn an_address_reachable_from_other_machines_needs_a_token() {
 
 #[tokio::test]
 async fn without_the_token_no_data_of_the_queue_is_served() {
-    let stand = TestStand::guarded().await;
+    let fixture = DashboardFixture::guarded().await;
     let right = format!("authorization: Bearer {TOKEN}");
     for path in PATHS {
         for wrong in
             [&[][..], &["authorization: Bearer open-sesam"], &["authorization: Bearer"], &["x-leasehold: 1"]]
         {
-            let answer = stand.ask("GET", path, wrong).await;
+            let answer = fixture.request("GET", path, wrong).await;
             assert_eq!(
                 (answer.status, answer.header("www-authenticate")),
                 (401, Some("Bearer")),
@@ -44,40 +45,40 @@ async fn without_the_token_no_data_of_the_queue_is_served() {
             );
             assert!(!answer.text().contains(TOKEN));
         }
-        assert_ne!(stand.ask("GET", path, &[&right]).await.status, 401, "{path}");
+        assert_ne!(fixture.request("GET", path, &[&right]).await.status, 401, "{path}");
     }
-    let id = stand.submit("a", json!(1)).await;
-    let answer = stand.post(&format!("/api/tasks/{id}/cancel"), "").await;
+    let id = fixture.submit("a", json!(1)).await;
+    let answer = fixture.post(&format!("/api/tasks/{id}/cancel"), "").await;
     assert_eq!(answer.status, 401, "no change either");
-    assert_eq!(stand.queue.get(&id).await.unwrap().status().name(), "pending");
+    assert_eq!(fixture.queue.get(&id).await.unwrap().status().name(), "pending");
     for open in ["/", "/static/app.js", "/healthz"] {
-        assert_eq!(stand.get(open).await.status, 200, "{open}");
+        assert_eq!(fixture.get(open).await.status, 200, "{open}");
     }
 }
 
 #[tokio::test]
 async fn a_token_makes_the_name_of_the_host_irrelevant() {
-    let stand = TestStand::guarded().await;
+    let fixture = DashboardFixture::guarded().await;
     let right = format!("authorization: Bearer {TOKEN}");
-    let answer = stand.ask("GET", "/api/settings", &["host: queue.example.com", &right]).await;
+    let answer = fixture.request("GET", "/api/settings", &["host: queue.example.com", &right]).await;
     assert_eq!(answer.status, 200);
 }
 
 #[tokio::test]
 async fn a_foreign_name_that_resolves_to_this_machine_is_rejected() {
-    let stand = TestStand::new().await;
+    let fixture = DashboardFixture::new().await;
     for path in PATHS.into_iter().chain(["/"]) {
-        let answer = stand.ask("GET", path, &["host: evil.example:7423"]).await;
+        let answer = fixture.request("GET", path, &["host: evil.example:7423"]).await;
         assert_eq!(answer.status, 403, "{path}");
         assert!(answer.error().contains("127.0.0.1"));
     }
-    assert_eq!(stand.ask("GET", "/api/settings", &["host: localhost:7423"]).await.status, 200);
+    assert_eq!(fixture.request("GET", "/api/settings", &["host: localhost:7423"]).await.status, 200);
 }
 
 #[tokio::test]
 async fn changes_from_other_pages_are_rejected() {
-    let stand = TestStand::new().await;
-    let id = stand.submit("a", json!(1)).await;
+    let fixture = DashboardFixture::new().await;
+    let id = fixture.submit("a", json!(1)).await;
     let path = format!("/api/tasks/{id}/cancel");
     for foreign in [
         &[][..],
@@ -89,24 +90,24 @@ async fn changes_from_other_pages_are_rejected() {
         &["x-leasehold: yes"],
         &["content-type: application/x-www-form-urlencoded"],
     ] {
-        let answer = stand.ask("POST", &path, foreign).await;
+        let answer = fixture.request("POST", &path, foreign).await;
         assert_eq!(answer.status, 403, "{foreign:?}");
-        let all = stand.ask_with("POST", "/api/tasks/cancel", foreign, "{}").await;
+        let all = fixture.request_with_body("POST", "/api/tasks/cancel", foreign, "{}").await;
         assert_eq!(all.status, 403, "{foreign:?}");
     }
     // The preflight request of a browser for a foreign header.
     let before = ["origin: http://evil.example", "access-control-request-headers: x-leasehold"];
-    let answer = stand.ask("OPTIONS", &path, &before).await;
+    let answer = fixture.request("OPTIONS", &path, &before).await;
     assert_eq!((answer.status, answer.header("access-control-allow-origin")), (403, None));
-    assert_eq!(stand.queue.get(&id).await.unwrap().status().name(), "pending");
-    assert_eq!(stand.post(&path, "").await.status, 200);
+    assert_eq!(fixture.queue.get(&id).await.unwrap().status().name(), "pending");
+    assert_eq!(fixture.post(&path, "").await.status, 200);
 }
 
 #[tokio::test]
 async fn a_read_only_dashboard_changes_nothing() {
-    let stand = TestStand::with(WebOptions { allows_actions: false, ..options() }).await;
-    let id = stand.submit("a", json!(1)).await;
-    stand.read().await;
+    let fixture = DashboardFixture::with(WebOptions { allows_actions: false, ..options() }).await;
+    let id = fixture.submit("a", json!(1)).await;
+    fixture.until_read().await;
     for path in [
         format!("/api/tasks/{id}/cancel"),
         format!("/api/tasks/{id}/retry"),
@@ -114,25 +115,25 @@ async fn a_read_only_dashboard_changes_nothing() {
         "/api/tasks/cancel".into(),
         "/api/tasks/retry".into(),
     ] {
-        let answer = stand.post(&path, "{}").await;
+        let answer = fixture.post(&path, "{}").await;
         assert_eq!(answer.status, 403, "{path}");
         assert!(answer.error().contains("--allow-actions"));
     }
-    assert_eq!(stand.queue.get(&id).await.unwrap().status().name(), "pending");
-    assert_eq!(stand.get(&format!("/api/tasks/{id}")).await.json()["can"], json!([]));
-    assert_eq!(stand.get("/api/overview").await.json()["allow_actions"], false);
+    assert_eq!(fixture.queue.get(&id).await.unwrap().status().name(), "pending");
+    assert_eq!(fixture.get(&format!("/api/tasks/{id}")).await.json()["can"], json!([]));
+    assert_eq!(fixture.get("/api/overview").await.json()["allow_actions"], false);
 }
 
 #[tokio::test]
 async fn every_response_has_the_security_headers() {
-    let stand = TestStand::new().await;
+    let fixture = DashboardFixture::new().await;
     let answers = [
-        stand.get("/").await,
-        stand.get("/api/overview").await,
-        stand.get("/api/tasks/x").await,
-        stand.get("/nothing").await,
-        stand.get("/metrics").await,
-        stand.ask("POST", "/api/tasks/cancel", &[]).await,
+        fixture.get("/").await,
+        fixture.get("/api/overview").await,
+        fixture.get("/api/tasks/x").await,
+        fixture.get("/nothing").await,
+        fixture.get("/metrics").await,
+        fixture.request("POST", "/api/tasks/cancel", &[]).await,
     ];
     for answer in answers {
         let policy = answer.header("content-security-policy").unwrap();
@@ -146,15 +147,15 @@ async fn every_response_has_the_security_headers() {
 
 #[tokio::test]
 async fn cross_site_reads_are_rejected() {
-    let stand = TestStand::new().await;
+    let fixture = DashboardFixture::new().await;
     for path in ["/api/overview", "/metrics", "/api/tasks/00000000-0000-4000-8000-000000000000"] {
         for site in ["cross-site", "same-site"] {
             let header = format!("sec-fetch-site: {site}");
-            assert_eq!(stand.ask("GET", path, &[&header]).await.status, 403, "{path} {site}");
+            assert_eq!(fixture.request("GET", path, &[&header]).await.status, 403, "{path} {site}");
         }
     }
     assert_eq!(
-        stand.ask("GET", "/", &["sec-fetch-site: cross-site"]).await.status,
+        fixture.request("GET", "/", &["sec-fetch-site: cross-site"]).await.status,
         200,
         "a link to the page"
     );

@@ -4,5 +4,5 @@
 mod access;
 mod answers;
 mod bounds;
+mod fixture;
 mod raw;
-mod stand;

@@ -2,7 +2,7 @@
 
 use leasehold_core::{Index, IndexLocation, Kind, Status, WorkerId};
 use leasehold_queue::discover::KeyRange;
-use leasehold_queue::{DirectDispatch, Queue, QueueConfig, Selection};
+use leasehold_queue::{DirectDispatch, ObjectQueue, QueueConfig, Selection};
 use leasehold_store::{Client, Host, MemoryStore, Purpose, SystemHost, Verb};
 use leasehold_worker::{InboxLease, Shutdown, Worker, WorkerOptions};
 use serde_json::json;
@@ -13,18 +13,18 @@ use std::time::Duration;
 use crate::{options, status, submit, work};
 
 /// A store, and queues that dispatch directly: one for producers, one for workers.
-async fn queues(selection: Selection) -> (Queue, Queue) {
+async fn queues(selection: Selection) -> (ObjectQueue, ObjectQueue) {
     let host: Arc<dyn Host> = Arc::new(SystemHost);
     let store = Arc::new(MemoryStore::new(&host));
     let client = || Client::new(store.clone(), host.clone());
     // Workers that start or stop are seen at once.
     let direct = DirectDispatch { discovery_ttl: Duration::ZERO, selection };
     let config = QueueConfig { direct: Some(direct), ..QueueConfig::default() };
-    let producer = Queue::with_config(client(), config).await.unwrap();
-    (producer, Queue::connect(client()).await.unwrap())
+    let producer = ObjectQueue::with_config(client(), config).await.unwrap();
+    (producer, ObjectQueue::connect(client()).await.unwrap())
 }
 
-fn worker(queue: &Queue, name: &str) -> Worker {
+fn worker(queue: &ObjectQueue, name: &str) -> Worker {
     let worker = Worker::new(queue.clone(), name, None).unwrap();
     worker.handle("echo", |_, number: u64| async move { Ok(number) }).unwrap()
 }
@@ -36,7 +36,7 @@ fn direct() -> WorkerOptions {
 
 /// A worker with an inbox that runs until it is stopped, and has its id.
 async fn started(
-    queue: &Queue,
+    queue: &ObjectQueue,
     name: &str,
     options: WorkerOptions,
 ) -> (Shutdown, tokio::task::JoinHandle<leasehold_core::Result<leasehold_worker::Counts>>) {
@@ -49,7 +49,7 @@ async fn started(
     (shutdown, running)
 }
 
-async fn pointers(queue: &Queue, place: &IndexLocation) -> usize {
+async fn pointers(queue: &ObjectQueue, place: &IndexLocation) -> usize {
     queue.discover(Purpose::Admin, vec![KeyRange::at(place)]).await.unwrap().due.len()
 }
 
@@ -57,9 +57,10 @@ fn inbox(name: &str) -> IndexLocation {
     IndexLocation::Inbox(WorkerId::checked("worker id", name).unwrap())
 }
 
-async fn all_done(queue: &Queue, ids: &[leasehold_core::TaskId]) {
+async fn all_done(queue: &ObjectQueue, ids: &[leasehold_core::TaskId]) {
     for id in ids {
-        let task = queue.wait(id, Some(Duration::from_mins(1))).await.unwrap();
+        let task =
+            leasehold_queue::Queue::from(queue.clone()).wait(id, Some(Duration::from_mins(1))).await.unwrap();
         assert_eq!(task.status(), Status::Completed);
     }
 }
@@ -91,8 +92,8 @@ async fn tasks_go_to_the_inboxes_of_live_workers_one_after_the_other() {
 async fn without_a_live_worker_any_worker_may_take_a_task() {
     let (producer, queue) = queues(Selection::Random).await;
     let id = submit(&producer, "echo", json!(1)).await;
-    let look = queue.discover(Purpose::Admin, vec![KeyRange::whole(Index::Ready)]).await.unwrap();
-    assert_eq!(look.due.len(), 1);
+    let page = queue.discover(Purpose::Admin, vec![KeyRange::whole(Index::Ready)]).await.unwrap();
+    assert_eq!(page.due.len(), 1);
     assert_eq!(work(worker(&queue, "shared")).await.completed, 1);
     assert_eq!(status(&queue, &id).await, Status::Completed);
 }
@@ -134,17 +135,17 @@ async fn a_worker_that_loses_its_id_stops_its_tasks_with_an_error() {
     let (producer, queue) = queues(Selection::Random).await;
     let shutdown = Shutdown::default();
     let name = WorkerId::checked("worker id", "a").unwrap();
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut started) = tokio::sync::mpsc::unbounded_channel();
     let endless = Worker::new(queue.clone(), "a", None).unwrap();
     let endless = endless
         .handle("endless", move |_, (): ()| {
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
             std::future::pending::<Result<(), leasehold_worker::TaskError>>()
         })
         .unwrap();
     let running = tokio::spawn(endless.options(direct()).run(shutdown.clone()));
     let id = submit(&producer, "endless", json!(null)).await;
-    told.recv().await.unwrap();
+    started.recv().await.unwrap();
     leasehold_queue::break_lease(queue.client(), &leasehold_core::keys::inbox_lease(&name)).await.unwrap();
     let error = running.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), Kind::Lost);
@@ -152,7 +153,7 @@ async fn a_worker_that_loses_its_id_stops_its_tasks_with_an_error() {
     let task = queue.get(&id).await.unwrap();
     assert_eq!((task.status(), task.attempt), (Status::Pending, 0), "it was released unused");
     // Other workers with the same shutdown continue.
-    assert!(!shutdown.is_asked_for());
+    assert!(!shutdown.is_requested());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -163,20 +164,20 @@ async fn a_task_for_a_live_worker_costs_four_puts_and_a_get() {
     all_done(&queue, &[id]).await;
     stops.drain();
     running.await.unwrap().unwrap();
-    let count = |queue: &Queue, verb, purpose| {
+    let count = |queue: &ObjectQueue, verb, purpose| {
         queue.client().ledger().snapshot().count(|line| line.verb == verb && line.purpose == purpose)
     };
     assert_eq!(count(&producer, Verb::Put, Purpose::Submit), 3, "pointer, task, bell");
-    assert_eq!(count(&producer, Verb::List, Purpose::Submit), 1, "who is alive");
+    assert_eq!(count(&producer, Verb::List, Purpose::Submit), 1, "live workers");
     assert_eq!(count(&queue, Verb::Get, Purpose::Claim), 1);
     assert_eq!(count(&queue, Verb::Put, Purpose::Claim), 1);
     assert_eq!(count(&queue, Verb::Put, Purpose::Settle), 1);
     assert_eq!(count(&queue, Verb::Delete, Purpose::Settle), 1, "the pointer");
 }
 
-/// The worker looks dead: its lease expires, and its inbox stays.
+/// The worker has crashed: its lease expires, and its inbox stays.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_inbox_of_a_dead_worker_is_emptied_by_another_worker() {
+async fn the_inbox_of_a_crashed_worker_is_emptied_by_another_worker() {
     let (producer, queue) = queues(Selection::RoundRobin).await;
     let (_, running) = started(&queue, "dead", direct()).await;
     running.abort();
@@ -207,7 +208,7 @@ async fn the_inbox_of_a_dead_worker_is_emptied_by_another_worker() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_hangs_does_not_keep_its_inbox() {
     let (producer, queue) = queues(Selection::RoundRobin).await;
-    let (tell, hangs) = std::sync::mpsc::channel::<()>();
+    let (sender, hangs) = std::sync::mpsc::channel::<()>();
     let (hangs, own, shutdown) = (std::sync::Mutex::new(hangs), queue.clone(), Shutdown::default());
     let stops = shutdown.clone();
     let hung = std::thread::spawn(move || {
@@ -229,7 +230,7 @@ async fn a_worker_that_hangs_does_not_keep_its_inbox() {
     while !lease().await.unwrap().unwrap().is_free(queue.now().unwrap()) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    tell.send(()).unwrap();
+    sender.send(()).unwrap();
     all_done(&queue, &[first]).await;
     while lease().await.unwrap().unwrap().is_free(queue.now().unwrap()) {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -245,7 +246,7 @@ async fn a_worker_that_hangs_does_not_keep_its_inbox() {
 async fn a_worker_that_stops_when_empty_does_not_wait_for_tomorrow() {
     let (_, queue) = queues(Selection::Random).await;
     let id = submit(&queue, "echo", json!(1)).await;
-    let pointer = queue.get(&id).await.unwrap().entry().unwrap().moved(IndexLocation::Overflow);
+    let pointer = queue.get(&id).await.unwrap().entry().unwrap().at_location(IndexLocation::Overflow);
     queue.client().put_always(Purpose::Admin, &pointer.key(), "".into()).await.unwrap();
     let tomorrow = queue.now().unwrap().earliest.plus(Duration::from_hours(24));
     queue.reschedule(&id, tomorrow).await.unwrap();

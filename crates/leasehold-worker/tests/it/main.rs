@@ -3,25 +3,27 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
 mod direct;
-mod handlers;
-mod looking;
+mod memory_source;
 mod migrating;
-mod provided;
+mod recovering;
+mod requests;
+mod scanning;
+mod sources;
 mod staging;
-mod stopping;
+mod suite;
 
 use leasehold_core::{Status, TaskId};
-use leasehold_queue::Queue;
+use leasehold_queue::ObjectQueue;
 use leasehold_store::{Client, Host, MemoryStore, SystemHost};
 use leasehold_worker::{Polling, Shutdown, Worker, WorkerOptions};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 
-async fn queue() -> Queue {
+async fn queue() -> ObjectQueue {
     let host: Arc<dyn Host> = Arc::new(SystemHost);
     let client = Client::new(Arc::new(MemoryStore::new(&host)), host);
-    Queue::connect(client).await.unwrap()
+    ObjectQueue::connect(client).await.unwrap()
 }
 
 fn options() -> WorkerOptions {
@@ -29,7 +31,7 @@ fn options() -> WorkerOptions {
     WorkerOptions { polling, until_empty: true, ..WorkerOptions::default() }
 }
 
-async fn submit(queue: &Queue, task_type: &str, input: Value) -> TaskId {
+async fn submit(queue: &ObjectQueue, task_type: &str, input: Value) -> TaskId {
     queue.submit(task_type, input).await.unwrap().id
 }
 
@@ -37,6 +39,6 @@ async fn work(worker: Worker) -> leasehold_worker::Counts {
     worker.options(options()).run(Shutdown::default()).await.unwrap()
 }
 
-async fn status(queue: &Queue, id: &TaskId) -> Status {
+async fn status(queue: &ObjectQueue, id: &TaskId) -> Status {
     queue.get(id).await.unwrap().status()
 }

@@ -13,16 +13,16 @@ use crate::{options, queue};
 
 const LEASE: Duration = Duration::from_secs(6);
 
-/// Takes longer than the interval of renewals, and reports progress.
+/// Fetches that take longer than the interval of renewals, and report progress.
 #[derive(Debug)]
-struct Slow;
+struct SlowFetch;
 
-impl ArtifactIo for Slow {
-    fn fetch<'a>(&'a self, _: &'a ArtifactId, tell: ProgressFn<'a>) -> BoxFuture<'a, Result<StagedFile>> {
+impl ArtifactIo for SlowFetch {
+    fn fetch<'a>(&'a self, _: &'a ArtifactId, report: ProgressFn<'a>) -> BoxFuture<'a, Result<StagedFile>> {
         Box::pin(async move {
-            tell(1, 2);
+            report(1, 2);
             SystemHost.sleep(LEASE / 2).await;
-            Ok(StagedFile { path: "/nowhere".into(), hold: Box::new(()) })
+            Ok(StagedFile { path: "/nowhere".into(), guard: Box::new(()) })
         })
     }
 
@@ -42,12 +42,12 @@ async fn a_running_task_has_no_progress_of_staging() {
     let mut order = NewTask::new("read", json!(null)).unwrap();
     order.artifacts.insert(Name::checked("name", "text").unwrap(), ArtifactId::blake3([7; 32]));
     let id = queue.submit_task(order).await.unwrap().id;
-    let (seen, asked) = (queue.clone(), id);
-    let worker = Worker::new(queue.clone(), "w1", None).unwrap().carrier(Arc::new(Slow));
+    let (reader, own) = (queue.clone(), id);
+    let worker = Worker::new(queue.clone(), "w1", None).unwrap().artifact_io(Arc::new(SlowFetch));
     let worker = worker.handle("read", move |_: leasehold_worker::Context, (): ()| {
-        let seen = seen.clone();
+        let reader = reader.clone();
         async move {
-            while seen.get(&asked).await?.progress.is_some() {
+            while reader.get(&own).await?.progress.is_some() {
                 SystemHost.sleep(Duration::from_millis(20)).await;
             }
             Ok::<_, TaskError>(())

@@ -1,7 +1,7 @@
-//! A queue in a bucket, opened by its address and the usual environment variables.
+//! A queue in a bucket, opened by its address and the AWS environment variables.
 
 use leasehold::{AccessKey, Client, OpenOptions, Queue};
-use leasehold_store::testing::{Lawless, Manners};
+use leasehold_store::testing::{FaultyServer, Violations};
 use std::process::Command;
 
 const ADDRESS: &str = "s3://tasks/queue";
@@ -9,10 +9,10 @@ const VARIABLE: &str = "AWS_ENDPOINT_URL";
 
 /// A process cannot change its own variables safely, so this runs the next test in another one.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_usual_variables_say_where_a_bucket_is() {
-    let server = Lawless::start(Manners::default()).await.unwrap();
+async fn environment_variables_configure_a_bucket() {
+    let server = FaultyServer::start(Violations::default()).await.unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "bucket::a_task_is_submitted_where_the_variables_say"])
+        .args(["--exact", "bucket::a_task_is_submitted_with_environment_variables"])
         .env(VARIABLE, server.endpoint())
         .envs([
             ("AWS_ACCESS_KEY_ID", "test"),
@@ -34,7 +34,7 @@ async fn the_usual_variables_say_where_a_bucket_is() {
 
 /// Does nothing unless the test above runs it.
 #[tokio::test]
-async fn a_task_is_submitted_where_the_variables_say() {
+async fn a_task_is_submitted_with_environment_variables() {
     let is_on_loopback = |endpoint: String| endpoint.starts_with("http://127.0.0.1:");
     if std::env::var(VARIABLE).is_ok_and(is_on_loopback) {
         Queue::connect(ADDRESS).await.unwrap().submit("greet", "Ada").await.unwrap();

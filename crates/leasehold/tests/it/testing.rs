@@ -20,7 +20,7 @@ async fn fails(context: Context, (): ()) -> Result<(), TaskError> {
 }
 
 fn worker(queue: &Queue) -> Worker {
-    let worker = Worker::new(queue.clone(), "worker-1", None).unwrap();
+    let worker = Worker::new(queue.objects().unwrap().clone(), "worker-1", None).unwrap();
     worker.handle("nap", nap).unwrap().handle("fails", fails).unwrap()
 }
 

@@ -53,16 +53,16 @@ pub(super) async fn run(
     }
     if !to_stdout {
         // Before the fetch, so that nothing is fetched in vain.
-        check_place(&args.output)?;
+        check_output_path(&args.output)?;
     }
     let artifacts = pieces::artifacts(client, settings)?;
-    let seen = Seen::new(printer);
-    let fetched = artifacts.fetch(&args.artifact, &|event| seen.hear(event)).await;
-    seen.bar.finish_and_clear();
-    let (cached, fetched) = fetched.map_err(|error| elsewhere(client, error))?;
+    let progress = FetchProgress::new(printer);
+    let fetched = artifacts.fetch(&args.artifact, &|event| progress.on_event(event)).await;
+    progress.bar.finish_and_clear();
+    let (cached, fetched) = fetched.map_err(|error| with_store_name(client, error))?;
     let (size, to) = (cached.manifest().cut.size(), args.output.clone());
     let name = cached.manifest().name.clone();
-    client.host().blocking(move || hand_over(&cached, &to, to_stdout)).await?;
+    client.host().blocking(move || write_output(&cached, &to, to_stdout)).await?;
     if printer.is_json() {
         line(json!({
             "artifact": args.artifact,
@@ -70,16 +70,16 @@ pub(super) async fn run(
             "size": size,
             "name": name,
             "was_cached": fetched.leases.is_none(),
-            "fetched": seen.json(&fetched),
+            "fetched": progress.json(&fetched),
         }));
     } else if args.verbose {
-        seen.tell(&fetched, printer);
+        progress.print(&fetched, printer);
     }
     Ok(())
 }
 
 /// Refuses a path where no file can be created, as far as that can be known beforehand.
-fn check_place(file: &Path) -> Result<()> {
+fn check_output_path(file: &Path) -> Result<()> {
     let refused = |why: String| Err(Error::invalid(why));
     if file.is_dir() {
         return refused(format!("{} is a directory; name a file in it", file.display()));
@@ -102,7 +102,7 @@ fn check_place(file: &Path) -> Result<()> {
     })
 }
 
-fn hand_over(cached: &Cached, to: &Path, to_stdout: bool) -> Result<()> {
+fn write_output(cached: &Cached, to: &Path, to_stdout: bool) -> Result<()> {
     if !to_stdout {
         return cached.copy_to(to);
     }
@@ -117,25 +117,25 @@ fn hand_over(cached: &Cached, to: &Path, to_stdout: bool) -> Result<()> {
 }
 
 /// Adds the store to an error about a missing artifact, which may be in another store.
-fn elsewhere(client: &Client, error: Error) -> Error {
-    if error.matter() == Some(Reason::Missing) {
+fn with_store_name(client: &Client, error: Error) -> Error {
+    if error.reason() == Some(Reason::Missing) {
         return Error::new(error.kind(), format!("{error} ({})", client.describe()));
     }
     error
 }
 
 /// Events of a fetch: its progress, and the peers that were blamed.
-struct Seen {
+struct FetchProgress {
     bar: ProgressBar,
     blamed: Mutex<Vec<(String, String)>>,
 }
 
-impl Seen {
+impl FetchProgress {
     fn new(printer: &Printer) -> Self {
         Self { bar: printer.bytes("fetching"), blamed: Mutex::default() }
     }
 
-    fn hear(&self, event: FetchEvent) {
+    fn on_event(&self, event: FetchEvent) {
         match event {
             FetchEvent::Progress { bytes, bytes_total, .. } => {
                 let is_first = self.bar.length() != Some(bytes_total);
@@ -146,10 +146,10 @@ impl Seen {
                     self.bar.reset_eta();
                 }
             }
-            FetchEvent::Blamed { peer, why } => {
+            FetchEvent::PeerFailed { peer, reason } => {
                 let mut blamed = self.blamed();
                 if blamed.len() < BLAMED_MAX {
-                    blamed.push((peer, why));
+                    blamed.push((peer, reason));
                 }
             }
         }
@@ -173,7 +173,7 @@ impl Seen {
         })
     }
 
-    fn tell(&self, fetched: &Fetched, printer: &Printer) {
+    fn print(&self, fetched: &Fetched, printer: &Printer) {
         if fetched.leases.is_none() {
             return printer.note("read from the cache");
         }
@@ -185,16 +185,16 @@ impl Seen {
             fetched.duplicate_bytes,
             fetched.resumed_bytes
         ));
-        for PeerStats { peer, tally, .. } in peers(fetched) {
+        for PeerStats { peer, counters, .. } in peers(fetched) {
             printer.note(&format!(
                 "{peer}: {}, {} bytes; {} corrupt, {} network errors, {} timeouts, {} invalid, {} expired",
-                count(tally.pieces, "piece", "pieces"),
-                tally.bytes,
-                tally.corrupt,
-                tally.network_errors,
-                tally.timeouts,
-                tally.invalid_data,
-                tally.expiries
+                count(counters.pieces, "piece", "pieces"),
+                counters.bytes,
+                counters.corrupt,
+                counters.network_errors,
+                counters.timeouts,
+                counters.invalid_data,
+                counters.expiries
             ));
         }
         for (peer, why) in self.blamed().iter() {
@@ -208,7 +208,7 @@ fn peers(fetched: &Fetched) -> &[PeerStats] {
 }
 
 fn peer_json(stats: &PeerStats) -> Value {
-    let PeerStats { peer, kind, score, tally, is_on_parole, is_quarantined, .. } = stats;
+    let PeerStats { peer, kind, score, counters, is_on_parole, is_quarantined, .. } = stats;
     let kind = match kind {
         PeerKind::Origin => "origin",
         PeerKind::Peer => "peer",
@@ -216,14 +216,14 @@ fn peer_json(stats: &PeerStats) -> Value {
     json!({
         "peer": peer.to_string(),
         "kind": kind,
-        "pieces": tally.pieces,
-        "bytes": tally.bytes,
+        "pieces": counters.pieces,
+        "bytes": counters.bytes,
         "failures": {
-            "corrupt": tally.corrupt,
-            "network_errors": tally.network_errors,
-            "timeouts": tally.timeouts,
-            "invalid_data": tally.invalid_data,
-            "expiries": tally.expiries,
+            "corrupt": counters.corrupt,
+            "network_errors": counters.network_errors,
+            "timeouts": counters.timeouts,
+            "invalid_data": counters.invalid_data,
+            "expiries": counters.expiries,
         },
         "score": score,
         "is_on_parole": is_on_parole,

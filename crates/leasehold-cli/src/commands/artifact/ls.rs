@@ -9,7 +9,7 @@ use leasehold_pieces::prune::{ListedArtifact, list};
 use leasehold_store::{Client, Purpose};
 use serde_json::{Map, Value, json};
 
-use super::{kept_until, told};
+use super::{kept_until, manifest_json};
 use crate::printer::{Printer, line};
 use crate::table::{self, Cell, MOMENT, TextTable};
 
@@ -17,7 +17,7 @@ use crate::table::{self, Cell, MOMENT, TextTable};
 const AT_ONCE: usize = 32;
 
 #[derive(Debug, Args)]
-pub(crate) struct Ls {
+pub(crate) struct ArtifactLsArgs {
     /// Also read the manifests, and show names and retention
     #[arg(long)]
     long: bool,
@@ -28,11 +28,11 @@ struct Row {
     artifact: ArtifactId,
     listed: ListedArtifact,
     /// `None` if the manifest was not read.
-    read: Option<Read>,
+    read: Option<ManifestState>,
 }
 
 /// State of a manifest.
-enum Read {
+enum ManifestState {
     Kept(Manifest),
     Leaving(Manifest),
     Closing,
@@ -42,19 +42,29 @@ enum Read {
 impl Row {
     fn state(&self) -> &'static str {
         match &self.read {
-            Some(Read::Kept(_)) => "kept",
-            Some(Read::Leaving(_)) => "leaving",
-            Some(Read::Closing) => "closing",
-            Some(Read::Corrupt(_)) => "corrupt",
+            Some(ManifestState::Kept(_)) => "kept",
+            Some(ManifestState::Leaving(_)) => "leaving",
+            Some(ManifestState::Closing) => "closing",
+            Some(ManifestState::Corrupt(_)) => "corrupt",
             None if self.listed.manifest.is_some() => "published",
             // Its publisher is still uploading it, or has crashed.
             None => "unfinished",
         }
     }
 
+    /// State in the words of the guide. JSON has those of the manifest, and `--long` does not change the word here.
+    fn state_text(&self) -> &'static str {
+        match &self.read {
+            Some(ManifestState::Kept(_)) => "published",
+            Some(ManifestState::Leaving(_)) => "expired",
+            Some(ManifestState::Closing) => "deleting",
+            _ => self.state(),
+        }
+    }
+
     fn manifest(&self) -> Option<&Manifest> {
         match &self.read {
-            Some(Read::Kept(manifest) | Read::Leaving(manifest)) => Some(manifest),
+            Some(ManifestState::Kept(manifest) | ManifestState::Leaving(manifest)) => Some(manifest),
             _ => None,
         }
     }
@@ -64,16 +74,16 @@ impl Row {
     }
 
     fn json(&self) -> Value {
-        let mut told = match self.manifest() {
-            Some(manifest) => told(manifest),
+        let mut json = match self.manifest() {
+            Some(manifest) => manifest_json(manifest),
             None => Map::from_iter([
                 ("artifact".to_owned(), json!(self.artifact)),
                 ("size".to_owned(), json!(self.size())),
                 ("published_at".to_owned(), json!(self.listed.manifest)),
             ]),
         };
-        told.insert("state".to_owned(), self.state().into());
-        Value::Object(told)
+        json.insert("state".to_owned(), self.state().into());
+        Value::Object(json)
     }
 
     fn cells(&self, now: StoreTime, long: bool) -> Vec<Cell> {
@@ -85,7 +95,7 @@ impl Row {
         if long {
             cells.push(moment(manifest.map(kept_until)).into());
         }
-        cells.push(self.state().into());
+        cells.push(self.state_text().into());
         if long {
             let name = manifest.and_then(|manifest| manifest.name.as_deref());
             cells.push(name.unwrap_or_default().into());
@@ -94,12 +104,12 @@ impl Row {
     }
 }
 
-pub(super) async fn run(client: &Client, args: &Ls, printer: &Printer) -> anyhow::Result<()> {
+pub(super) async fn run(client: &Client, args: &ArtifactLsArgs, printer: &Printer) -> anyhow::Result<()> {
     let clock = printer.clock("listing");
     let listed = list(client, Purpose::Admin).await?;
     let rows = stream::iter(listed).map(async |(artifact, listed)| {
         let read = match listed.manifest {
-            Some(_) if args.long => read(client, &artifact).await?,
+            Some(_) if args.long => read_manifest(client, &artifact).await?,
             _ => None,
         };
         Ok::<_, Error>(Row { artifact, listed, read })
@@ -114,22 +124,22 @@ pub(super) async fn run(client: &Client, args: &Ls, printer: &Printer) -> anyhow
     } else if rows.is_empty() {
         printer.note("no artifacts");
     } else {
-        show(client, &rows, args.long, printer);
+        print_table(client, &rows, args.long, printer);
     }
     let corrupt = rows.into_iter().filter_map(|row| match row.read {
-        Some(Read::Corrupt(error)) => Some(error),
+        Some(ManifestState::Corrupt(error)) => Some(error),
         _ => None,
     });
     // Only the first corrupt manifest is reported as the error.
     corrupt.take(1).try_for_each(|error| Err(error.into()))
 }
 
-fn show(client: &Client, rows: &[Row], long: bool, printer: &Printer) {
+fn print_table(client: &Client, rows: &[Row], long: bool, printer: &Printer) {
     let now = client.now().map_or(StoreTime::NEVER, |now| now.earliest);
     let mut table =
         TextTable::default().left("ARTIFACT", 0).right("BYTES", 0).left("PUBLISHED (UTC)", MOMENT);
     if long {
-        table = table.left("KEPT UNTIL", MOMENT);
+        table = table.left("EXPIRES (UTC)", MOMENT);
     }
     table = table.left("STATE", 0);
     if long {
@@ -139,14 +149,14 @@ fn show(client: &Client, rows: &[Row], long: bool, printer: &Printer) {
 }
 
 /// Reads a manifest. Requests: 1 get.
-async fn read(client: &Client, artifact: &ArtifactId) -> Result<Option<Read>> {
+async fn read_manifest(client: &Client, artifact: &ArtifactId) -> Result<Option<ManifestState>> {
     let key = keys::manifest(artifact);
     let Some(object) = client.get(Purpose::Admin, &key).await? else { return Ok(None) };
     Ok(Some(match ManifestRecord::read(&key, artifact, &object.body) {
-        Ok(ManifestRecord::Kept(manifest)) => Read::Kept(without_hashes(manifest)),
-        Ok(ManifestRecord::Leaving(manifest, _)) => Read::Leaving(without_hashes(manifest)),
-        Ok(ManifestRecord::Closing(_)) => Read::Closing,
-        Err(error) => Read::Corrupt(error),
+        Ok(ManifestRecord::Kept(manifest)) => ManifestState::Kept(without_hashes(manifest)),
+        Ok(ManifestRecord::Leaving(manifest, _)) => ManifestState::Leaving(without_hashes(manifest)),
+        Ok(ManifestRecord::Closing(_)) => ManifestState::Closing,
+        Err(error) => ManifestState::Corrupt(error),
     }))
 }
 

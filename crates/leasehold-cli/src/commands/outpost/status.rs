@@ -1,6 +1,6 @@
 //! `leasehold outpost status`: counts the tasks of the folder, and the changes not yet sent to the bucket.
 
-use leasehold_core::outpost::ClockMark;
+use leasehold_core::outpost::ClockSource;
 use leasehold_outpost::Spool;
 use serde_json::json;
 
@@ -8,14 +8,14 @@ use crate::printer::{Printer, line};
 
 pub(super) fn run(spool: &Spool, printer: &Printer) -> anyhow::Result<()> {
     let (counts, config, now) = (spool.count()?, spool.config(), spool.now());
-    let clock = match now.mark() {
-        ClockMark::Bucket => "from the bucket",
-        ClockMark::Boot => "from this machine: the bucket was not reached since it booted",
+    let clock = match now.clock() {
+        ClockSource::Bucket => "from the bucket",
+        ClockSource::Boot => "from this machine: the bucket was not reached since it booted",
     };
     if printer.is_json() {
         line(json!({
             "queue": spool.campaign().to_string(), "node": config.node_id, "consistency": config.consistency,
-            "folder": spool.root(), "counts": counts, "time": now.present().earliest, "clock": now.mark(),
+            "folder": spool.root(), "counts": counts, "time": now.present().earliest, "clock": now.clock(),
         }));
         return Ok(());
     }

@@ -1,9 +1,9 @@
 use leasehold_store::OpenOptions;
 
-use crate::common::crashes::{self, Place};
+use crate::common::crashes::{self, TestStore};
 
-fn folder(root: &std::path::Path) -> Place {
-    Place { store: root.to_str().unwrap().into(), variables: Vec::new(), options: OpenOptions::default() }
+fn folder(root: &std::path::Path) -> TestStore {
+    TestStore { store: root.to_str().unwrap().into(), variables: Vec::new(), options: OpenOptions::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -19,7 +19,7 @@ async fn a_stopped_worker_cannot_change_a_task_taken_by_another_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_workers_task_runs_again_within_its_lease_and_ten_seconds() {
+async fn a_crashed_workers_task_runs_again_within_its_lease_and_ten_seconds() {
     let root = tempfile::tempdir().unwrap();
     crashes::recovered_in_time(&folder(root.path())).await;
 }

@@ -1,13 +1,13 @@
 use leasehold_store::testing::Lane;
 use leasehold_store::{Durability, FolderOptions, OpenOptions};
 
-use crate::common::crashes::{self, Place};
+use crate::common::crashes::{self, TestStore};
 use crate::common::{direct, sharing};
 
 /// Folder without fsync: these tests do not depend on durability.
-fn folder(root: &std::path::Path) -> Place {
+fn folder(root: &std::path::Path) -> TestStore {
     let folder = FolderOptions { durability: Durability::Os, ..FolderOptions::default() };
-    Place {
+    TestStore {
         store: root.to_str().unwrap().into(),
         variables: vec![("LEASEHOLD_QUEUE_DURABILITY", "os".into())],
         options: OpenOptions { folder, ..OpenOptions::default() },
@@ -32,15 +32,15 @@ async fn a_worker_killed_with_a_full_inbox_loses_nothing() {
     direct::killed_with_a_full_inbox(&mut folder(root.path()), Lane::current().sized(400, 1_000)).await;
 }
 
-/// Place where every worker leases shards.
-fn divided(root: &std::path::Path) -> Place {
-    let mut place = folder(root);
-    place.variables.extend([
+/// Store where every worker leases shards.
+fn divided(root: &std::path::Path) -> TestStore {
+    let mut test_store = folder(root);
+    test_store.variables.extend([
         ("LEASEHOLD_SHARD_LEASING", "1".to_owned()),
         ("LEASEHOLD_SHARD_LEASING_TTL_SECS", "3".to_owned()),
         ("LEASEHOLD_SHARD_LEASING_RENEW_SECS", "1".to_owned()),
     ]);
-    place
+    test_store
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 //! The table: one test for each row, with every cell.
 
-use super::SyncAction::{Conflict, Done, Drop, GoOn, Refuse, Stop, Write as Put};
+use super::SyncAction::{Conflict, Continue, Done, Drop, Refuse, Stop, Write as Put};
 use super::*;
 use crate::ids::HexName;
 use crate::step::{Event, StepContext, step};
@@ -11,8 +11,8 @@ use std::time::Duration;
 const ALL: [BucketState; 14] = [
     BucketState::Absent,
     BucketState::Tombstone,
-    BucketState::Known,
-    BucketState::Returned,
+    BucketState::AlreadyApplied,
+    BucketState::ReleasedByNode,
     BucketState::Pending { is_untouched: true },
     BucketState::Pending { is_untouched: false },
     BucketState::Ours { is_live: true },
@@ -26,26 +26,26 @@ const ALL: [BucketState; 14] = [
 ];
 
 /// Checks the actions of a row in the order of [`ALL`], and for another generation.
-fn row(local: Local, consistency: Consistency, expected: [SyncAction; 15]) {
-    for (remote, action) in ALL.into_iter().chain([BucketState::Another]).zip(expected) {
+fn row(local: NodeState, consistency: Consistency, expected: [SyncAction; 15]) {
+    for (remote, action) in ALL.into_iter().chain([BucketState::OtherGeneration]).zip(expected) {
         assert_eq!(reconcile(local, remote, consistency, false), action, "{local:?} × {remote:?}");
     }
 }
 
 /// Checks a row that is the same for both consistencies.
-fn row_of_both(local: Local, expected: [SyncAction; 15]) {
+fn row_of_both(local: NodeState, expected: [SyncAction; 15]) {
     row(local, Consistency::Strict, expected);
     row(local, Consistency::Relaxed, expected);
 }
 
 #[test]
-fn new() {
-    let twice = Drop(Some(Why::Duplicate));
+fn table_row_new() {
+    let twice = Drop(Some(SyncRefusal::Duplicate));
     row_of_both(
-        Local::New,
+        NodeState::New,
         [
-            Put(Write::Create),
-            Put(Write::Create),
+            Put(BucketWrite::Create),
+            Put(BucketWrite::Create),
             Done,
             twice,
             twice,
@@ -64,19 +64,19 @@ fn new() {
 }
 
 #[test]
-fn checked_out_and_not_started() {
+fn table_row_checked_out_and_not_started() {
     let gone = Drop(None);
     row_of_both(
-        Local::CheckedOut,
+        NodeState::CheckedOut,
         [
             gone,
             gone,
             gone,
-            Put(Write::Claim),
-            Put(Write::Claim),
-            Put(Write::Claim),
-            GoOn,
-            Put(Write::TakeOver),
+            Put(BucketWrite::Claim),
+            Put(BucketWrite::Claim),
+            Put(BucketWrite::Claim),
+            Continue,
+            Put(BucketWrite::TakeOver),
             gone,
             gone,
             gone,
@@ -89,21 +89,21 @@ fn checked_out_and_not_started() {
 }
 
 #[test]
-fn tentative_and_not_started() {
-    let (gone, absent) = (Drop(None), Drop(Some(Why::Absent)));
+fn table_row_tentative_and_not_started() {
+    let (gone, absent) = (Drop(None), Drop(Some(SyncRefusal::Absent)));
     row_of_both(
-        Local::Tentative,
+        NodeState::Tentative,
         [
             absent,
             absent,
             gone,
             gone,
-            Put(Write::Claim),
-            Put(Write::Claim),
-            GoOn,
-            Put(Write::Renew),
+            Put(BucketWrite::Claim),
+            Put(BucketWrite::Claim),
+            Continue,
+            Put(BucketWrite::Renew),
             gone,
-            Put(Write::TakeOver),
+            Put(BucketWrite::TakeOver),
             gone,
             gone,
             gone,
@@ -114,41 +114,45 @@ fn tentative_and_not_started() {
 }
 
 #[test]
-fn running() {
+fn table_row_running() {
     row_of_both(
-        Local::Running,
+        NodeState::Running,
         [
-            Stop(Why::Absent),
-            Stop(Why::Absent),
-            Stop(Why::TakenByOthers),
+            Stop(SyncRefusal::Absent),
+            Stop(SyncRefusal::Absent),
+            Stop(SyncRefusal::TakenByOthers),
             Drop(None),
-            Put(Write::Claim),
-            Put(Write::Claim),
-            Put(Write::Renew),
-            Put(Write::Renew),
-            Stop(Why::TakenByOthers),
-            Put(Write::TakeOver),
-            Stop(Why::CompletedByOthers),
-            Stop(Why::FailedByOthers),
-            Stop(Why::Cancelled),
-            Stop(Why::Expired),
-            Stop(Why::Another),
+            Put(BucketWrite::Claim),
+            Put(BucketWrite::Claim),
+            Put(BucketWrite::Renew),
+            Put(BucketWrite::Renew),
+            Stop(SyncRefusal::TakenByOthers),
+            Put(BucketWrite::TakeOver),
+            Stop(SyncRefusal::CompletedByOthers),
+            Stop(SyncRefusal::FailedByOthers),
+            Stop(SyncRefusal::Cancelled),
+            Stop(SyncRefusal::Expired),
+            Stop(SyncRefusal::OtherGeneration),
         ],
     );
     let others = BucketState::Other { is_live: true };
-    assert_eq!(reconcile(Local::Running, others, Consistency::Relaxed, true), GoOn, "by setting");
+    assert_eq!(reconcile(NodeState::Running, others, Consistency::Relaxed, true), Continue, "by setting");
 }
 
 #[test]
-fn completed_offline() {
-    let (complete, offline) = (Put(Write::Complete), Put(Write::CompleteOffline));
-    let absent = Conflict(Why::Absent);
-    let rest = [Conflict(Why::Cancelled), Conflict(Why::Expired), Conflict(Why::Another)];
-    let taken = Conflict(Why::TakenByOthers);
-    let twice = Conflict(Why::CompletedByOthers);
+fn table_row_completed_offline() {
+    let (complete, offline) = (Put(BucketWrite::Complete), Put(BucketWrite::CompleteOffline));
+    let absent = Conflict(SyncRefusal::Absent);
+    let rest = [
+        Conflict(SyncRefusal::Cancelled),
+        Conflict(SyncRefusal::Expired),
+        Conflict(SyncRefusal::OtherGeneration),
+    ];
+    let taken = Conflict(SyncRefusal::TakenByOthers);
+    let twice = Conflict(SyncRefusal::CompletedByOthers);
     let [cancelled, expired, newer] = rest;
     row(
-        Local::Completed,
+        NodeState::Completed,
         Consistency::Strict,
         [
             absent,
@@ -162,14 +166,14 @@ fn completed_offline() {
             taken,
             taken,
             twice,
-            Conflict(Why::FailedByOthers),
+            Conflict(SyncRefusal::FailedByOthers),
             cancelled,
             expired,
             newer,
         ],
     );
     row(
-        Local::Completed,
+        NodeState::Completed,
         Consistency::Relaxed,
         [
             absent, absent, Done, offline, offline, offline, complete, complete, offline, offline, twice,
@@ -179,19 +183,19 @@ fn completed_offline() {
 }
 
 #[test]
-fn failed_offline() {
+fn table_row_failed_offline() {
     let gone = Drop(None);
     row_of_both(
-        Local::Failed,
+        NodeState::Failed,
         [
             gone,
             gone,
             Done,
             Done,
-            Put(Write::FailOffline),
+            Put(BucketWrite::FailOffline),
             gone,
-            Put(Write::Fail),
-            Put(Write::Fail),
+            Put(BucketWrite::Fail),
+            Put(BucketWrite::Fail),
             gone,
             gone,
             gone,
@@ -204,19 +208,19 @@ fn failed_offline() {
 }
 
 #[test]
-fn released_or_snoozed_offline() {
+fn table_row_released_or_snoozed_offline() {
     let gone = Drop(None);
     row_of_both(
-        Local::GivenBack,
+        NodeState::Released,
         [
             gone,
             gone,
             Done,
             Done,
-            Put(Write::Reschedule),
+            Put(BucketWrite::Reschedule),
             gone,
-            Put(Write::Release),
-            Put(Write::Release),
+            Put(BucketWrite::Release),
+            Put(BucketWrite::Release),
             gone,
             gone,
             gone,
@@ -229,10 +233,10 @@ fn released_or_snoozed_offline() {
 }
 
 #[test]
-fn requeued_offline() {
-    let (absent, not_ended) = (Refuse(Why::Absent), Refuse(Why::NotEnded));
+fn table_row_requeued_offline() {
+    let (absent, not_ended) = (Refuse(SyncRefusal::Absent), Refuse(SyncRefusal::NotEnded));
     row_of_both(
-        Local::Requeued,
+        NodeState::Requeued,
         [
             absent,
             absent,
@@ -244,20 +248,20 @@ fn requeued_offline() {
             not_ended,
             not_ended,
             not_ended,
-            Refuse(Why::Completed),
-            Put(Write::Retry),
-            Put(Write::Retry),
-            Put(Write::Retry),
+            Refuse(SyncRefusal::Completed),
+            Put(BucketWrite::Retry),
+            Put(BucketWrite::Retry),
+            Put(BucketWrite::Retry),
             Drop(None),
         ],
     );
 }
 
 #[test]
-fn cancelled_offline() {
-    let (gone, cancel, stop) = (Drop(None), Put(Write::Cancel), Put(Write::Stop));
+fn table_row_cancelled_offline() {
+    let (gone, cancel, stop) = (Drop(None), Put(BucketWrite::Cancel), Put(BucketWrite::Stop));
     row_of_both(
-        Local::Cancelled,
+        NodeState::Cancelled,
         [gone, gone, Done, cancel, cancel, cancel, stop, stop, cancel, cancel, gone, gone, gone, gone, gone],
     );
 }
@@ -271,7 +275,7 @@ fn after(task: &Task, event: &Event, secs: i64) -> Task {
         by: "n".into(),
         now: at(secs),
         write_id: HexName::from_random(u128::from(task.rev) + 1_000),
-        chance: 0,
+        random: 0,
     };
     step(task, event, &act).unwrap().task
 }
@@ -313,22 +317,22 @@ fn the_bucket_state_depends_on_what_the_node_knows() {
         output: serde_json::Value::Null,
         results: crate::ids::Artifacts::new(),
     };
-    assert_eq!(standing(&after(&held, &complete(1), 5), 6), BucketState::Known);
+    assert_eq!(standing(&after(&held, &complete(1), 5), 6), BucketState::AlreadyApplied);
     assert_eq!(standing(&after(&others, &complete(2), 5), 6), BucketState::Completed);
     let fail = |retryable| Event::Fail { lease_id: ours.clone(), error: "no".into(), retryable, after: None };
-    assert_eq!(standing(&after(&held, &fail(true), 5), 6), BucketState::Returned);
+    assert_eq!(standing(&after(&held, &fail(true), 5), 6), BucketState::ReleasedByNode);
     assert_eq!(
         standing(&after(&held, &Event::Release { lease_id: ours.clone() }, 5), 6),
-        BucketState::Returned
+        BucketState::ReleasedByNode
     );
     let failed = after(&held, &fail(false), 5);
     assert_eq!(standing(&failed, 6), BucketState::Failed);
     let returned = after(&held, &Event::Release { lease_id: ours.clone() }, 5);
     assert_eq!(standing(&after(&returned, &Event::Cancel, 6), 7), BucketState::Cancelled);
-    assert_eq!(standing(&after(&failed, &Event::Retry, 6), 7), BucketState::Another);
+    assert_eq!(standing(&after(&failed, &Event::Retry, 6), 7), BucketState::OtherGeneration);
     // The node has retried the task, and the bucket has not.
     let ahead = KnownState { generation: 1, ..known.clone() };
     for task in [&free, &held, &failed] {
-        assert_eq!(BucketState::of(Some(task), &ahead, at(6)), BucketState::Another);
+        assert_eq!(BucketState::of(Some(task), &ahead, at(6)), BucketState::OtherGeneration);
     }
 }

@@ -16,11 +16,11 @@ impl PieceLeaseManager {
         completion: &PieceCompletion,
         now: Duration,
     ) -> Result<Completed, CompletionError> {
-        self.tell(now);
+        self.advance_time(now);
         let is_over = self.check(completion, now)?;
         let cancelled = match (completion.result, is_over) {
             (PieceResult::Success, false) => self.succeed(completion, now),
-            (PieceResult::Success, true) => return Ok(self.come_late(completion, now)),
+            (PieceResult::Success, true) => return Ok(self.accept_late(completion, now)),
             (PieceResult::Failure(kind), false) => self.fail(completion, kind, now),
             (PieceResult::Failure(_), true) => return Err(CompletionError::LeaseEnded),
             // Expired and not expired are treated alike: the fetcher may have read the clock first.
@@ -53,7 +53,7 @@ impl PieceLeaseManager {
             let here_at = held.verifying.get(&piece).copied().unwrap_or(now);
             let (so_far, took) = (held.verified_bytes, here_at.saturating_sub(held.granted_at));
             if let Some(peer) = self.peers.get_mut(&completion.peer) {
-                peer.standing.measure(so_far, took, &self.config);
+                peer.record.measure(so_far, took, &self.config);
                 peer.reward(&self.config, now);
             }
         }
@@ -64,7 +64,7 @@ impl PieceLeaseManager {
 
     /// Accepts correct data after the lease is over, whichever peer holds the piece now. That peer gets no penalty,
     /// and this one no reward.
-    fn come_late(&mut self, completion: &PieceCompletion, now: Duration) -> Completed {
+    fn accept_late(&mut self, completion: &PieceCompletion, now: Duration) -> Completed {
         let is_wanted = self.sets.is_wanted(completion.piece);
         let mut cancelled: Vec<_> = self.expire_one(completion.lease, now).into_iter().collect();
         if !is_wanted {
@@ -78,8 +78,8 @@ impl PieceLeaseManager {
 
     fn count_delivery(&mut self, completion: &PieceCompletion, bytes: u64) {
         if let Some(peer) = self.peers.get_mut(&completion.peer) {
-            peer.standing.tally.pieces += 1;
-            peer.standing.tally.bytes += bytes;
+            peer.record.counters.pieces += 1;
+            peer.record.counters.bytes += bytes;
         }
     }
 
@@ -88,20 +88,20 @@ impl PieceLeaseManager {
         let is_probe = self.leases.get(completion.lease).is_some_and(|held| held.is_probe);
         self.close(completion.lease, completion.piece);
         if fault.is_about_the_piece() {
-            self.make_wary(&completion.peer, completion.piece);
+            self.note_failed_piece(&completion.peer, completion.piece);
         }
-        self.blame(&completion.peer, fault, is_probe, now)
+        self.penalize(&completion.peer, fault, is_probe, now)
     }
 
     /// Penalises a peer. A peer that has sent corrupt data too often is quarantined, and its leases end.
-    fn blame(&mut self, id: &PeerId, fault: PeerFault, is_probe: bool, now: Duration) -> Vec<Cancelled> {
+    fn penalize(&mut self, id: &PeerId, fault: PeerFault, is_probe: bool, now: Duration) -> Vec<Cancelled> {
         let Some(peer) = self.peers.get_mut(id) else { return Vec::new() };
         let was_in = !peer.is_quarantined(&self.config);
-        peer.blame(fault, is_probe, &self.config, now);
+        peer.penalize(fault, is_probe, &self.config, now);
         if !was_in || !peer.is_quarantined(&self.config) {
             return Vec::new();
         }
-        self.picker.leave(&peer.have, &peer.wary_of);
+        self.picker.leave(&peer.have, &peer.failed_pieces);
         self.end_all_of(id, CancelReason::Quarantined)
     }
 }

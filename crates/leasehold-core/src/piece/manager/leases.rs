@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
-use super::messages::{CancelReason, Cancelled, PeerId, PieceLeaseId, PieceRequest};
+use super::messages::{CancelReason, Cancelled, PeerId, PieceLease, PieceLeaseId};
 use crate::limits::ENDED_LEASES_MAX;
 
 /// Number of steps in which progress extends a lease. Without steps, a peer that sends single bytes could hold a piece
@@ -58,13 +58,13 @@ pub(super) struct PieceLeases {
 }
 
 impl PieceLeases {
-    pub(super) fn insert(&mut self, held: LiveLease) -> PieceRequest {
+    pub(super) fn insert(&mut self, held: LiveLease) -> PieceLease {
         self.last += 1;
         let id = PieceLeaseId(self.last);
         let (peer, pieces, expires_at) = (held.peer.clone(), held.pieces.clone(), held.expires_at);
         self.expiries.insert((expires_at, id));
         self.live.insert(id, held);
-        PieceRequest { id, peer, pieces, expires_at }
+        PieceLease { id, peer, pieces, expires_at }
     }
 
     pub(super) fn get(&self, id: PieceLeaseId) -> Option<&LiveLease> {

@@ -43,7 +43,7 @@ impl fmt::Display for PeerId {
 pub enum PeerKind {
     /// Cache of another node. It may be slow, gone or wrong, and is ranked.
     Peer,
-    /// The bucket, as the last resort: never ranked, overtaken or quarantined. Its errors are counted.
+    /// The bucket, as the last resort: never ranked, replaced by a faster peer or quarantined. Its errors are counted.
     Origin,
 }
 
@@ -74,7 +74,7 @@ pub struct LeaseRequest {
 
 /// Lease to fetch pieces from a peer for a limited time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PieceRequest {
+pub struct PieceLease {
     /// Id of the lease.
     pub id: PieceLeaseId,
     /// Peer that sends the pieces.
@@ -108,7 +108,7 @@ pub struct LeaseResponse {
     /// Peer of the request.
     pub peer: PeerId,
     /// Granted leases.
-    pub granted: Vec<PieceRequest>,
+    pub granted: Vec<PieceLease>,
     /// Reason, if nothing was granted.
     pub rejected: Option<RejectedReason>,
     /// Leases of any peer that ended meanwhile: stop waiting for their data.
@@ -136,7 +136,7 @@ pub enum CancelReason {
     /// Another peer delivered the piece.
     Verified,
     /// A much faster peer has the lease now.
-    Overtaken,
+    FasterPeer,
     /// The peer left.
     Left,
     /// The peer was quarantined for corrupt data.

@@ -13,12 +13,12 @@ pub(super) struct ConnectedPeer {
     pub(super) kind: PeerKind,
     pub(super) have: PieceMap,
     /// Pieces with which it failed, and for which other peers are preferred.
-    pub(super) wary_of: PieceMap,
+    pub(super) failed_pieces: PieceMap,
     /// Leases that it holds.
     pub(super) live: u32,
     /// True if one of them is a probe.
     pub(super) is_probed: bool,
-    pub(super) standing: PeerRecord,
+    pub(super) record: PeerRecord,
 }
 
 /// Record of a peer, kept after it leaves: reconnecting does not reset it.
@@ -28,7 +28,7 @@ pub(super) struct PeerRecord {
     probe: Option<Probe>,
     /// Bytes per second under one lease.
     pub(super) rate: Option<f64>,
-    pub(super) tally: PeerTally,
+    pub(super) counters: PeerCounters,
 }
 
 /// Next probe of a peer with too low a score.
@@ -40,7 +40,7 @@ struct Probe {
 
 /// Counters of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PeerTally {
+pub struct PeerCounters {
     /// Verified pieces, including late ones.
     pub pieces: u64,
     /// Their bytes.
@@ -81,7 +81,7 @@ impl PeerFault {
 
 impl PeerRecord {
     pub(super) fn first(config: &ManagerConfig, now: Duration) -> Self {
-        Self { score: Score::first(config, now), probe: None, rate: None, tally: PeerTally::default() }
+        Self { score: Score::first(config, now), probe: None, rate: None, counters: PeerCounters::default() }
     }
 
     /// Adds a measurement of the rate.
@@ -94,13 +94,13 @@ impl PeerRecord {
     }
 
     fn count(&mut self, fault: PeerFault) {
-        let tally = &mut self.tally;
+        let counters = &mut self.counters;
         let count = match fault {
-            PeerFault::Failed(FailureKind::VerificationFailed) => &mut tally.corrupt,
-            PeerFault::Failed(FailureKind::NetworkError) => &mut tally.network_errors,
-            PeerFault::Failed(FailureKind::Timeout) => &mut tally.timeouts,
-            PeerFault::Failed(FailureKind::InvalidData) => &mut tally.invalid_data,
-            PeerFault::Expired => &mut tally.expiries,
+            PeerFault::Failed(FailureKind::VerificationFailed) => &mut counters.corrupt,
+            PeerFault::Failed(FailureKind::NetworkError) => &mut counters.network_errors,
+            PeerFault::Failed(FailureKind::Timeout) => &mut counters.timeouts,
+            PeerFault::Failed(FailureKind::InvalidData) => &mut counters.invalid_data,
+            PeerFault::Expired => &mut counters.expiries,
         };
         *count = count.saturating_add(1);
     }
@@ -119,9 +119,9 @@ impl PeerRecord {
 }
 
 impl ConnectedPeer {
-    pub(super) fn new(kind: PeerKind, have: PieceMap, standing: PeerRecord) -> Self {
-        let wary_of = PieceMap::none(have.len());
-        Self { kind, have, wary_of, live: 0, is_probed: false, standing }
+    pub(super) fn new(kind: PeerKind, have: PieceMap, record: PeerRecord) -> Self {
+        let failed_pieces = PieceMap::none(have.len());
+        Self { kind, have, failed_pieces, live: 0, is_probed: false, record }
     }
 
     pub(super) fn is_ranked(&self) -> bool {
@@ -129,15 +129,15 @@ impl ConnectedPeer {
     }
 
     pub(super) fn is_on_parole(&self, config: &ManagerConfig) -> bool {
-        self.is_ranked() && self.standing.tally.corrupt >= config.parole_after
+        self.is_ranked() && self.record.counters.corrupt >= config.parole_after
     }
 
     pub(super) fn is_quarantined(&self, config: &ManagerConfig) -> bool {
-        self.is_ranked() && self.standing.tally.corrupt >= config.quarantine_after
+        self.is_ranked() && self.record.counters.corrupt >= config.quarantine_after
     }
 
     pub(super) fn is_ranked_too_low(&self, config: &ManagerConfig, now: Duration) -> bool {
-        self.is_ranked() && self.standing.score.at(config, now) < config.score_needed
+        self.is_ranked() && self.record.score.at(config, now) < config.score_needed
     }
 
     pub(super) fn capacity(&self, config: &ManagerConfig) -> u32 {
@@ -151,23 +151,29 @@ impl ConnectedPeer {
     /// Time of the next probe, if the peer waits for one.
     pub(super) fn probe_due(&self, config: &ManagerConfig, now: Duration) -> Option<Duration> {
         let waits = !self.is_probed && !self.is_quarantined(config) && self.is_ranked_too_low(config, now);
-        self.standing.probe.filter(|_| waits).map(|probe| probe.due)
+        self.record.probe.filter(|_| waits).map(|probe| probe.due)
     }
 
     pub(super) fn reward(&mut self, config: &ManagerConfig, now: Duration) {
         if self.is_ranked() {
-            self.standing.score.change(config.reward, config, now);
+            self.record.score.change(config.reward, config, now);
             if !self.is_ranked_too_low(config, now) {
-                self.standing.probe = None;
+                self.record.probe = None;
             }
         }
     }
 
-    pub(super) fn blame(&mut self, fault: PeerFault, was_probe: bool, config: &ManagerConfig, now: Duration) {
-        self.standing.count(fault);
+    pub(super) fn penalize(
+        &mut self,
+        fault: PeerFault,
+        was_probe: bool,
+        config: &ManagerConfig,
+        now: Duration,
+    ) {
+        self.record.count(fault);
         if self.is_ranked() {
-            self.standing.score.change(-fault.penalty(config), config, now);
-            self.standing.wait(was_probe, config, now);
+            self.record.score.change(-fault.penalty(config), config, now);
+            self.record.wait(was_probe, config, now);
         }
     }
 }

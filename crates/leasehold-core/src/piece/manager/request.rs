@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::leases::LiveLease;
-use super::messages::{Cancelled, LeaseRequest, LeaseResponse, PeerKind, PieceRequest, RejectedReason};
+use super::messages::{Cancelled, LeaseRequest, LeaseResponse, PeerKind, PieceLease, RejectedReason};
 use super::peer::ConnectedPeer;
 use super::{PeerId, PieceLeaseManager};
 use crate::limits::RANGE_BYTES_MAX;
@@ -14,7 +14,7 @@ use crate::piece::map::PieceMap;
 
 /// Maximum grant of a request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Room {
+pub(super) struct GrantLimit {
     pub(super) leases: u32,
     pub(super) terms: Terms,
 }
@@ -35,8 +35,8 @@ impl PieceLeaseManager {
     pub fn request_lease(&mut self, request: &LeaseRequest, now: Duration) -> LeaseResponse {
         let mut cancelled = self.expire(now);
         self.requests += 1;
-        let decided = self.admit(request, now).and_then(|room| {
-            let granted = self.grant(request, room, now, &mut cancelled);
+        let decided = self.admit(request, now).and_then(|limit| {
+            let granted = self.grant(request, limit, now, &mut cancelled);
             if granted.is_empty() { Err(RejectedReason::NoAvailablePieces) } else { Ok(granted) }
         });
         let (granted, rejected) = match decided {
@@ -48,7 +48,7 @@ impl PieceLeaseManager {
     }
 
     /// Checks a request, in the order of the rejection reasons.
-    fn admit(&self, request: &LeaseRequest, now: Duration) -> Result<Room, RejectedReason> {
+    fn admit(&self, request: &LeaseRequest, now: Duration) -> Result<GrantLimit, RejectedReason> {
         if request.max_leases == 0 || request.have.len() != self.cut.pieces() {
             return Err(RejectedReason::InvalidRequest);
         }
@@ -59,10 +59,10 @@ impl PieceLeaseManager {
         if room == 0 {
             return Err(RejectedReason::PeerAtCapacity);
         }
-        if !request.have.meets(&self.sets.missing) && !request.have.meets(&self.sets.leased) {
+        if !request.have.intersects(&self.sets.missing) && !request.have.intersects(&self.sets.leased) {
             return Err(RejectedReason::NoMatchingPieces);
         }
-        Ok(Room { leases: room.min(request.max_leases), terms })
+        Ok(GrantLimit { leases: room.min(request.max_leases), terms })
     }
 
     fn terms(&self, peer: &ConnectedPeer, request: &LeaseRequest, now: Duration) -> Option<Terms> {
@@ -85,23 +85,23 @@ impl PieceLeaseManager {
 
     /// True if the peer may get this piece: not one with which it failed, as long as another peer can try it.
     pub(super) fn may_take(&self, peer: &ConnectedPeer, piece: u32) -> bool {
-        !peer.wary_of.has(piece) || self.picker.willing(piece) == 0
+        !peer.failed_pieces.has(piece) || self.picker.reliable_sources(piece) == 0
     }
 
     fn grant(
         &mut self,
         request: &LeaseRequest,
-        room: Room,
+        limit: GrantLimit,
         now: Duration,
         cancelled: &mut Vec<Cancelled>,
-    ) -> Vec<PieceRequest> {
-        let candidates = self.candidates(request, room.terms);
-        let runs = self.pick(candidates, request, room);
+    ) -> Vec<PieceLease> {
+        let candidates = self.candidates(request, limit.terms);
+        let runs = self.pick(candidates, request, limit);
         if !runs.is_empty() {
-            return runs.into_iter().map(|run| self.lease(&request.peer, run, room.terms, now)).collect();
+            return runs.into_iter().map(|run| self.lease(&request.peer, run, limit.terms, now)).collect();
         }
         // Nothing to pick: only unfinished pieces of other peers are left.
-        self.rival(request, room, now, cancelled)
+        self.compete(request, limit, now, cancelled)
     }
 
     /// Missing pieces that this peer may get.
@@ -109,9 +109,9 @@ impl PieceLeaseManager {
         let mut candidates = request.have.clone();
         candidates.keep(&self.sets.missing);
         let Some(peer) = self.peers.get(&request.peer) else { return candidates };
-        let mut wary = peer.wary_of.clone();
-        wary.keep(&candidates);
-        for piece in wary.iter().filter(|piece| !self.may_take(peer, *piece)) {
+        let mut failed = peer.failed_pieces.clone();
+        failed.keep(&candidates);
+        for piece in failed.iter().filter(|piece| !self.may_take(peer, *piece)) {
             candidates.remove(piece);
         }
         if terms == Terms::SoleSource {
@@ -123,29 +123,28 @@ impl PieceLeaseManager {
         candidates
     }
 
-    fn pick(&mut self, mut candidates: PieceMap, request: &LeaseRequest, room: Room) -> Vec<Range<u32>> {
+    fn pick(
+        &mut self,
+        mut candidates: PieceMap,
+        request: &LeaseRequest,
+        limit: GrantLimit,
+    ) -> Vec<Range<u32>> {
         let kind = self.peers.get(&request.peer).map(|peer| peer.kind);
         if kind != Some(PeerKind::Origin) || request.run_bytes_max == 0 {
-            let pieces = self.picker.pick(&mut candidates, room.leases, request.order);
+            let pieces = self.picker.pick(&mut candidates, limit.leases, request.order);
             return pieces.into_iter().map(|piece| piece..piece + 1).collect();
         }
         let bytes_max = request.run_bytes_max.min(RANGE_BYTES_MAX);
         let run = |_| self.picker.pick_run(&mut candidates, request.order, &self.cut, bytes_max);
-        (0..room.leases).map_while(run).collect()
+        (0..limit.leases).map_while(run).collect()
     }
 
     /// Records a lease.
-    pub(super) fn lease(
-        &mut self,
-        id: &PeerId,
-        run: Range<u32>,
-        terms: Terms,
-        now: Duration,
-    ) -> PieceRequest {
+    pub(super) fn lease(&mut self, id: &PeerId, run: Range<u32>, terms: Terms, now: Duration) -> PieceLease {
         let range = self.cut.bytes_of_run(&run);
         let bytes = range.end - range.start;
         let peer = self.peers.get_mut(id).expect("the request was admitted, and no peer has left since");
-        let length = length(bytes, peer.standing.rate, &self.config);
+        let length = length(bytes, peer.record.rate, &self.config);
         peer.live += 1;
         peer.is_probed |= terms == Terms::Probe;
         let lease = self.leases.insert(LiveLease {
@@ -161,7 +160,7 @@ impl PieceLeaseManager {
             verified_bytes: 0,
             is_probe: terms == Terms::Probe,
         });
-        run.for_each(|piece| self.sets.hold(piece, lease.id));
+        run.for_each(|piece| self.sets.add_holder(piece, lease.id));
         lease
     }
 }

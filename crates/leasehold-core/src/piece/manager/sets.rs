@@ -33,14 +33,14 @@ impl Sets {
         self.missing.has(piece) || self.leased.has(piece)
     }
 
-    pub(super) fn hold(&mut self, piece: u32, lease: PieceLeaseId) {
+    pub(super) fn add_holder(&mut self, piece: u32, lease: PieceLeaseId) {
         self.missing.remove(piece);
         self.leased.insert(piece);
         self.holders.insert((piece, lease));
     }
 
     /// Removes a holder; without any, the piece is missing again.
-    pub(super) fn let_go(&mut self, piece: u32, lease: PieceLeaseId) {
+    pub(super) fn remove_holder(&mut self, piece: u32, lease: PieceLeaseId) {
         self.holders.remove(&(piece, lease));
         if self.holders(piece).next().is_none() && self.leased.remove(piece) {
             self.missing.insert(piece);

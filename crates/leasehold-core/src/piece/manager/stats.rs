@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::PieceLeaseManager;
 use super::messages::{PeerId, PeerKind};
-use super::peer::{ConnectedPeer, PeerTally};
+use super::peer::{ConnectedPeer, PeerCounters};
 
 /// Statistics of a manager.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,7 +26,7 @@ pub struct ManagerStats {
     /// Pieces that arrived after their lease was over and were still needed.
     pub late: u64,
     /// Pieces examined by all picks together.
-    pub looked_at: u64,
+    pub examined: u64,
     /// Connected peers, by id.
     pub peers: Vec<PeerStats>,
 }
@@ -43,7 +43,7 @@ pub struct PeerStats {
     /// Leases that it holds.
     pub live_leases: u32,
     /// Counters of the peer.
-    pub tally: PeerTally,
+    pub counters: PeerCounters,
     /// True if it may hold only one lease at a time, because of corrupt data.
     pub is_on_parole: bool,
     /// True if it gets no leases, because of more corrupt data.
@@ -67,7 +67,7 @@ impl PieceLeaseManager {
             duplicates: self.duplicates,
             overtaken: self.overtaken,
             late: self.late,
-            looked_at: self.picker.looked_at(),
+            examined: self.picker.examined(),
             peers: self.peers.iter().map(|(id, peer)| self.stats_of(id, peer, now)).collect(),
         }
     }
@@ -76,13 +76,13 @@ impl PieceLeaseManager {
         PeerStats {
             peer: id.clone(),
             kind: peer.kind,
-            score: peer.standing.score.at(&self.config, now),
+            score: peer.record.score.at(&self.config, now),
             live_leases: peer.live,
-            tally: peer.standing.tally,
+            counters: peer.record.counters,
             is_on_parole: peer.is_on_parole(&self.config),
             is_quarantined: peer.is_quarantined(&self.config),
             probe_due: peer.probe_due(&self.config, now),
-            rate: peer.standing.rate,
+            rate: peer.record.rate,
         }
     }
 }

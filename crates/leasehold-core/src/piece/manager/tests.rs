@@ -6,11 +6,11 @@ use super::*;
 use crate::piece::picker::PieceOrder;
 
 mod bounds;
+mod endgame;
 mod endings;
 mod grants;
 mod random;
 mod ranking;
-mod rivals;
 mod table;
 
 const MIB: u64 = 1_024 * 1_024;
@@ -75,14 +75,14 @@ impl Bench {
         self.manager.request_lease(&request, now)
     }
 
-    fn get(&mut self, name: &str, max_leases: u32, now: Duration) -> Vec<PieceRequest> {
+    fn get(&mut self, name: &str, max_leases: u32, now: Duration) -> Vec<PieceLease> {
         let response = self.ask(name, max_leases, now);
         assert_eq!(response.rejected, None);
         response.granted
     }
 
     /// Requests one lease, which must be granted.
-    fn one(&mut self, name: &str, now: Duration) -> PieceRequest {
+    fn one(&mut self, name: &str, now: Duration) -> PieceLease {
         self.get(name, 1, now).remove(0)
     }
 
@@ -94,7 +94,7 @@ impl Bench {
 
     fn end(
         &mut self,
-        lease: &PieceRequest,
+        lease: &PieceLease,
         result: PieceResult,
         now: Duration,
     ) -> Result<Completed, CompletionError> {
@@ -103,7 +103,7 @@ impl Bench {
 
     fn end_piece(
         &mut self,
-        lease: &PieceRequest,
+        lease: &PieceLease,
         piece: u32,
         result: PieceResult,
         now: Duration,
@@ -112,13 +112,13 @@ impl Bench {
         self.manager.complete_piece(&completion, now)
     }
 
-    fn succeed(&mut self, lease: &PieceRequest, now: Duration) -> Vec<Cancelled> {
+    fn succeed(&mut self, lease: &PieceLease, now: Duration) -> Vec<Cancelled> {
         let completed = self.end(lease, PieceResult::Success, now).unwrap();
         assert_eq!(completed.outcome, CompletionOutcome::Accepted);
         completed.cancelled
     }
 
-    fn fail(&mut self, lease: &PieceRequest, kind: FailureKind, now: Duration) -> Vec<Cancelled> {
+    fn fail(&mut self, lease: &PieceLease, kind: FailureKind, now: Duration) -> Vec<Cancelled> {
         self.end(lease, PieceResult::Failure(kind), now).unwrap().cancelled
     }
 

@@ -18,21 +18,21 @@ pub(super) const CHECKS: &[Check] = &[
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// Number of polls per ttl while real time passes.
-const LOOKS: u32 = 20;
+const POLLS: u32 = 20;
 
 /// Lets time pass until a lease has certainly expired for each of these processes.
-pub(super) async fn until_run_out(
+pub(super) async fn until_expired(
     suite: &LeaseSuite,
     processes: &[Process],
     held: Option<&HeldLease>,
 ) -> Checked {
     let Some(held) = held else { return Ok(()) };
-    if let Time::Moved(_) = suite.time {
+    if let Time::Manual(_) = suite.time {
         suite.pass(suite.extent.ttl + MILLISECOND).await;
     }
     for process in processes {
         while !process.now()?.is_past(held.lease().expires_at) {
-            suite.pass(suite.extent.ttl / LOOKS).await;
+            suite.pass(suite.extent.ttl / POLLS).await;
             // Each answer narrows the estimate of the store's time.
             process.client.get(Purpose::Lease, held.key()).await.map_err(failed)?;
         }
@@ -60,13 +60,13 @@ async fn trusted(suite: &LeaseSuite) -> Checked {
                 break;
             }
         }
-        suite.pass(suite.extent.ttl / LOOKS).await;
+        suite.pass(suite.extent.ttl / POLLS).await;
     }
     if refusals == 0 { Err("a lease that was just taken was taken again".into()) } else { Ok(()) }
 }
 
 async fn boundary(suite: &LeaseSuite) -> Checked {
-    let Time::Moved(_) = suite.time else { return Ok(()) };
+    let Time::Manual(_) = suite.time else { return Ok(()) };
     let (first, second) = (suite.process("first").await?, suite.process("second").await?);
     let key = suite.key("boundary");
     let mut held = first.hold(&key).await?;
@@ -106,7 +106,7 @@ async fn is_shown_as(process: &Process, key: &str, released: bool) -> Checked {
 }
 
 async fn renewed(suite: &LeaseSuite) -> Checked {
-    let Time::Moved(_) = suite.time else { return Ok(()) };
+    let Time::Manual(_) = suite.time else { return Ok(()) };
     let (first, second) = (suite.process("first").await?, suite.process("second").await?);
     let key = suite.key("renewed");
     let mut held = first.hold(&key).await?;

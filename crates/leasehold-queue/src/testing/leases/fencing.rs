@@ -2,7 +2,7 @@
 
 use futures::FutureExt;
 
-use super::expiry::until_run_out;
+use super::expiry::until_expired;
 use super::{Check, Checked, LeaseSuite, Process, same};
 use crate::lease::{HeldLease, break_lease};
 
@@ -30,7 +30,7 @@ async fn former(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.brief("first").await?, suite.process("second").await?);
     let key = suite.key("former");
     let held = first.hold(&key).await?;
-    until_run_out(suite, std::slice::from_ref(&second), Some(&held)).await?;
+    until_expired(suite, std::slice::from_ref(&second), Some(&held)).await?;
     let mut taken = second.hold(&key).await?;
     is_fenced(&first, held, &key).await?;
     second.keeps(&mut taken).await
@@ -59,7 +59,7 @@ async fn again(suite: &LeaseSuite) -> Checked {
     second.is_refused(&key).await?;
     let (key, first) = (suite.key("again-run-out"), suite.brief("first").await?);
     let held = first.hold(&key).await?;
-    until_run_out(suite, std::slice::from_ref(&first), Some(&held)).await?;
+    until_expired(suite, std::slice::from_ref(&first), Some(&held)).await?;
     let mut held = first.hold(&key).await?;
     same("the epoch after expiry", &held.lease().epoch, &2)?;
     same("trust", &first.trusts(&held)?, &true)?;
@@ -95,7 +95,7 @@ async fn unknown_fields(suite: &LeaseSuite) -> Checked {
     let key = suite.key("unknown");
     let mut lease = first.hold(&key).await?.lease().clone();
     lease.subject.insert("newer".into(), "kept".into());
-    first.scribble(&key, lease.write()).await?;
+    first.overwrite(&key, lease.write()).await?;
     let mut held = first.hold(&key).await?;
     has_field(&first, &key, "held").await?;
     first.keeps(&mut held).await?;

@@ -4,7 +4,7 @@ use futures::FutureExt;
 
 use super::{Check, Checked, LeaseSuite, Process, failed, same};
 use crate::lease::HeldLease;
-use crate::testing::Luck;
+use crate::testing::PutFault;
 
 pub(super) const CHECKS: &[Check] = &[
     ("a take whose answer is lost", |suite| lost_take(suite).boxed()),
@@ -27,7 +27,7 @@ fn in_doubt<T>(result: leasehold_core::Result<T>) -> Checked {
 }
 
 /// Checks that a process holds the lease: its renewal succeeds, and another process is refused.
-async fn goes_on(holder: &Process, held: &mut HeldLease, epoch: u64, other: &Process) -> Checked {
+async fn still_holds(holder: &Process, held: &mut HeldLease, epoch: u64, other: &Process) -> Checked {
     same("trust", &holder.trusts(held)?, &true)?;
     holder.keeps(held).await?;
     same("the epoch", &held.lease().epoch, &epoch)?;
@@ -38,22 +38,22 @@ async fn goes_on(holder: &Process, held: &mut HeldLease, epoch: u64, other: &Pro
 async fn lost_take(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.process("first").await?, suite.process("second").await?);
     let key = suite.key("lost-take");
-    first.store.next(Luck::AnswerLost);
+    first.store.next(PutFault::AnswerLost);
     let mut held = first.hold(&key).await?;
-    goes_on(&first, &mut held, 1, &second).await?;
+    still_holds(&first, &mut held, 1, &second).await?;
     first.release(held).await?;
-    first.store.next(Luck::AnswerLost);
+    first.store.next(PutFault::AnswerLost);
     let mut held = first.hold(&key).await?;
-    goes_on(&first, &mut held, 2, &second).await
+    still_holds(&first, &mut held, 2, &second).await
 }
 
 async fn lost_renewal(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.process("first").await?, suite.process("second").await?);
     let key = suite.key("lost-renewal");
     let mut held = first.hold(&key).await?;
-    first.store.next(Luck::AnswerLost);
+    first.store.next(PutFault::AnswerLost);
     first.keeps(&mut held).await?;
-    goes_on(&first, &mut held, 1, &second).await
+    still_holds(&first, &mut held, 1, &second).await
 }
 
 async fn late_renewal(suite: &LeaseSuite) -> Checked {
@@ -63,29 +63,29 @@ async fn late_renewal(suite: &LeaseSuite) -> Checked {
     let confirmed = held.lease().expires_at;
     suite.pass(suite.extent.ttl / 10).await;
     for _ in 0..2 {
-        first.store.next(Luck::Late);
+        first.store.next(PutFault::Late);
         in_doubt(first.renew(&mut held).await)?;
         same("the expiry that is trusted", &held.lease().expires_at, &confirmed)?;
     }
-    first.store.land().await.map_err(|failure| failed(failure.error))?;
-    goes_on(&first, &mut held, 1, &second).await
+    first.store.apply_late().await.map_err(|failure| failed(failure.error))?;
+    still_holds(&first, &mut held, 1, &second).await
 }
 
 async fn overtaken_renewal(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.impatient("first").await?, suite.process("second").await?);
     let key = suite.key("overtaken-renewal");
     let mut held = first.hold(&key).await?;
-    first.store.next(Luck::Late);
+    first.store.next(PutFault::Late);
     in_doubt(first.renew(&mut held).await)?;
     first.keeps(&mut held).await?;
     let before = second.bytes(&key).await?;
-    first.store.land().await.map_err(|failure| failed(failure.error))?;
+    first.store.apply_late().await.map_err(|failure| failed(failure.error))?;
     same("the lease after a late renewal", &second.bytes(&key).await?, &before)?;
-    goes_on(&first, &mut held, 1, &second).await?;
-    first.store.next(Luck::Late);
+    still_holds(&first, &mut held, 1, &second).await?;
+    first.store.next(PutFault::Late);
     in_doubt(first.renew(&mut held).await)?;
     first.release(held).await?;
-    first.store.land().await.map_err(|failure| failed(failure.error))?;
+    first.store.apply_late().await.map_err(|failure| failed(failure.error))?;
     same("the epoch after release", &second.hold(&key).await?.lease().epoch, &2)
 }
 
@@ -93,7 +93,7 @@ async fn lost_release(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.process("first").await?, suite.process("second").await?);
     let key = suite.key("lost-release");
     let held = first.hold(&key).await?;
-    first.store.next(Luck::AnswerLost);
+    first.store.next(PutFault::AnswerLost);
     first.release(held).await?;
     same("the epoch after release", &second.hold(&key).await?.lease().epoch, &2)
 }
@@ -102,20 +102,20 @@ async fn lost_release(suite: &LeaseSuite) -> Checked {
 async fn late_take(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.impatient("first").await?, suite.process("second").await?);
     let key = suite.key("late-take");
-    first.store.next(Luck::Late);
+    first.store.next(PutFault::Late);
     in_doubt(first.take(&key).await)?;
-    first.store.land().await.map_err(|failure| failed(failure.error))?;
+    first.store.apply_late().await.map_err(|failure| failed(failure.error))?;
     second.is_refused(&key).await?;
     let mut held = first.hold(&key).await?;
-    goes_on(&first, &mut held, 2, &second).await?;
+    still_holds(&first, &mut held, 2, &second).await?;
     // Too late: another process was faster.
     let key = suite.key("too-late-take");
-    first.store.next(Luck::Late);
+    first.store.next(PutFault::Late);
     in_doubt(first.take(&key).await)?;
     let mut taken = second.hold(&key).await?;
-    first.store.land().await.map_err(|failure| failed(failure.error))?;
+    first.store.apply_late().await.map_err(|failure| failed(failure.error))?;
     first.is_refused(&key).await?;
-    goes_on(&second, &mut taken, 1, &first).await
+    still_holds(&second, &mut taken, 1, &first).await
 }
 
 /// A process that takes a lease again after releasing it holds it, whenever the release is applied.
@@ -123,13 +123,13 @@ async fn late_release(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.impatient("first").await?, suite.process("second").await?);
     let key = suite.key("late-release");
     let held = first.hold(&key).await?;
-    first.store.next(Luck::Late);
+    first.store.next(PutFault::Late);
     let released = first.protocol.release(&first.client, &first.holder, held).await;
     in_doubt(released)?;
     let mut held = first.hold(&key).await?;
-    first.store.land().await.map_err(|failure| failed(failure.error))?;
+    first.store.apply_late().await.map_err(|failure| failed(failure.error))?;
     second.is_refused(&key).await?;
-    goes_on(&first, &mut held, 2, &second).await
+    still_holds(&first, &mut held, 2, &second).await
 }
 
 /// A break ends the lease that was held when it was requested, not the next one too.
@@ -137,9 +137,9 @@ async fn lost_break(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.process("first").await?, suite.impatient("second").await?);
     let key = suite.key("lost-break");
     let mut held = first.hold(&key).await?;
-    second.store.next(Luck::Late);
+    second.store.next(PutFault::Late);
     in_doubt(crate::lease::break_lease(&second.client, &key).await)?;
     first.keeps(&mut held).await?;
-    second.store.land().await.map_err(|failure| failed(failure.error))?;
-    goes_on(&first, &mut held, 1, &second).await
+    second.store.apply_late().await.map_err(|failure| failed(failure.error))?;
+    still_holds(&first, &mut held, 1, &second).await
 }

@@ -9,7 +9,7 @@ use crate::lease::{HeldLease, Taken};
 pub(super) const CHECKS: &[Check] = &[
     ("one taker wins", |suite| winners(suite).boxed()),
     ("one taker wins a released lease", |suite| released(suite).boxed()),
-    ("one taker wins an expired lease", |suite| run_out(suite).boxed()),
+    ("one taker wins an expired lease", |suite| expired(suite).boxed()),
 ];
 
 fn keys(suite: &LeaseSuite, name: &str) -> Vec<String> {
@@ -72,14 +72,14 @@ async fn released(suite: &LeaseSuite) -> Checked {
     Ok(())
 }
 
-async fn run_out(suite: &LeaseSuite) -> Checked {
+async fn expired(suite: &LeaseSuite) -> Checked {
     let (processes, keys) = (processes(suite).await?, keys(suite, "run-out"));
     let mut first = Vec::new();
     let former = suite.brief("former").await?;
     for key in &keys {
         first.push(former.hold(key).await?);
     }
-    super::expiry::until_run_out(suite, &processes, first.last()).await?;
+    super::expiry::until_expired(suite, &processes, first.last()).await?;
     race(&processes, &keys, 2).await?;
     for held in &mut first {
         former.has_lost(held).await?;

@@ -2,7 +2,7 @@
 
 use leasehold_core::new_task::Start;
 use leasehold_core::{NewTask, Result, TaskId};
-use leasehold_queue::{Claimed, MigrateOptions, Migrated, Progress, Queue, Settlement};
+use leasehold_queue::{Claimed, MigrateOptions, Migrated, ObjectQueue, Progress, Settlement};
 use leasehold_store::MemoryStore;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -17,21 +17,21 @@ pub(crate) fn options() -> MigrateOptions {
 
 fn quiet(_: Progress) {}
 
-pub(crate) async fn migrate(queue: &Queue, to: u8) -> Result<Migrated> {
+pub(crate) async fn migrate(queue: &ObjectQueue, to: u8) -> Result<Migrated> {
     queue.migrate(to, &options(), &quiet).await
 }
 
 /// Migrates up to the switch.
-pub(crate) async fn switch(queue: &Queue, to: u8) -> Result<Migrated> {
+pub(crate) async fn switch(queue: &ObjectQueue, to: u8) -> Result<Migrated> {
     queue.migrate(to, &MigrateOptions { sweeps: false, ..options() }, &quiet).await
 }
 
 /// Aborts a migration, until everything is moved back.
-pub(crate) async fn turn_back(queue: &Queue) -> Result<Migrated> {
+pub(crate) async fn abort_unswept(queue: &ObjectQueue) -> Result<Migrated> {
     queue.abort_migration(&MigrateOptions { sweeps: false, ..options() }, &quiet).await
 }
 
-pub(crate) async fn abort(queue: &Queue) -> Result<Migrated> {
+pub(crate) async fn abort(queue: &ObjectQueue) -> Result<Migrated> {
     queue.abort_migration(&options(), &quiet).await
 }
 

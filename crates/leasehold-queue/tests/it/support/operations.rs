@@ -1,9 +1,9 @@
 //! Every operation of the queue, prepared so that it can be run once, under any fault.
 
 use leasehold_core::new_task::Start;
-use leasehold_core::{Error, Index, NewTask, Result, Status, TaskId};
+use leasehold_core::{Error, Index, NewTask, Result, Status, Task, TaskId};
 use leasehold_queue::purge::{Purged, Retention};
-use leasehold_queue::{ClaimOutcome, Claimed, Operated, Queue, Renewal, Settlement, UniqueKey};
+use leasehold_queue::{ClaimOutcome, Claimed, ObjectQueue, Settlement, Transition, UniqueKey};
 use serde_json::json;
 use std::time::Duration;
 
@@ -116,7 +116,7 @@ async fn half_claimed(world: &World) -> TaskId {
     let id = world.submit().await;
     let (queue, stage) = world.staged().await;
     stage.play_at(2, super::stage::Fate::Die);
-    world.meet_as(&queue, &id, "w0").await;
+    world.try_claim_as(&queue, &id, "w0").await;
     assert_eq!(world.get(&id).await.status(), Status::Running);
     id
 }
@@ -156,10 +156,10 @@ impl Ready {
             Op::CompleteAfterRenewal | Op::SweepRenewed => {
                 let claimed = world.claim(&id).await;
                 world.advance(secs(40));
-                let Renewal::Kept(claimed) = world.queue.renew(&claimed, mins(5), None).await.unwrap() else {
+                let Some(claimed) = world.queue.renew(&claimed, mins(5), None).await.unwrap() else {
                     panic!("there is no other worker")
                 };
-                self.claimed = Some(*claimed);
+                self.claimed = Some(claimed);
             }
             Op::Retry | Op::Purge | Op::PurgeMarked => {
                 world.queue.cancel(&id).await.unwrap();
@@ -185,7 +185,7 @@ impl Ready {
     }
 
     /// Runs it. Returns the id of a task that was acknowledged, if any.
-    pub(crate) async fn run(&self, world: &World, queue: &Queue) -> Result<Option<TaskId>> {
+    pub(crate) async fn run(&self, world: &World, queue: &ObjectQueue) -> Result<Option<TaskId>> {
         let (id, claimed) = (self.id, self.claimed.as_ref());
         let now = world.now();
         let settle = |settlement| {
@@ -215,9 +215,9 @@ impl Ready {
         }
     }
 
-    async fn run_on(&self, world: &World, queue: &Queue, id: TaskId) -> Result<Option<TaskId>> {
+    async fn run_on(&self, world: &World, queue: &ObjectQueue, id: TaskId) -> Result<Option<TaskId>> {
         let now = world.now();
-        let done = |operated: Operated| matches!(operated, Operated::Done(_)).then_some(id);
+        let done = |operated: Transition<Task>| operated.is_done().then_some(id);
         match self.op {
             Op::CancelPending | Op::CancelRunning => queue.cancel(&id).await.map(done),
             Op::Retry => queue.retry(&id).await.map(done),
@@ -226,8 +226,8 @@ impl Ready {
             Op::Claim => {
                 let due = world.due(Index::Ready).await;
                 let Some(found) = due.iter().find(|found| found.entry.id == id) else { return Ok(None) };
-                let met = queue.claim(found, &worker("w1"), LEASE, &any_type).await?;
-                Ok(matches!(met, ClaimOutcome::Claimed(_)).then_some(id))
+                let outcome = queue.claim(found, &worker("w1"), LEASE, &any_type).await?;
+                Ok(matches!(outcome, ClaimOutcome::Claimed(_)).then_some(id))
             }
             Op::TimeOut | Op::Expire | Op::SweepStale | Op::SweepRenewed | Op::Bury | Op::Fence => {
                 let due = [world.due(Index::Ready).await, world.due(Index::Lease).await].concat();

@@ -21,9 +21,9 @@ async fn round(world: &World, context: &str) {
         assert_covered(&world.store, context).await;
     }
     for found in world.due(Index::Ready).await {
-        let met = world.queue.claim(&found, &worker("healer"), LEASE, &any_type).await.unwrap();
+        let outcome = world.queue.claim(&found, &worker("healer"), LEASE, &any_type).await.unwrap();
         assert_covered(&world.store, context).await;
-        if let ClaimOutcome::Claimed(claimed) = met {
+        if let ClaimOutcome::Claimed(claimed) = outcome {
             let settled = world.queue.settle(&claimed, Settlement::complete(json!("healed"))).await.unwrap();
             assert!(settled.is_some(), "{context}: no other worker runs");
         } else {

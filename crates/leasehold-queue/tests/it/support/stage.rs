@@ -35,22 +35,22 @@ pub(crate) enum Fate {
 
 /// One request.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Asked {
+pub(crate) struct Request {
     pub(crate) verb: Verb,
     pub(crate) key: String,
     body: Bytes,
     pub(crate) when: Option<When>,
 }
 
-impl Asked {
+impl Request {
     /// True if its body contains this text.
     pub(crate) fn body_has(&self, text: &str) -> bool {
         String::from_utf8_lossy(&self.body).contains(text)
     }
 }
 
-type Script = Box<dyn Fn(usize, &Asked) -> Fate + Send + Sync>;
-type Fits = Box<dyn Fn(usize, &Asked) -> bool + Send + Sync>;
+type Script = Box<dyn Fn(usize, &Request) -> Fate + Send + Sync>;
+type Fits = Box<dyn Fn(usize, &Request) -> bool + Send + Sync>;
 
 /// A store with a script of faults. Requests are numbered from 0, again with every script.
 pub(crate) struct Stage {
@@ -61,8 +61,8 @@ pub(crate) struct Stage {
 struct State {
     script: Script,
     interruption: Option<(Fits, BoxFuture<'static, ()>)>,
-    asked: Vec<Asked>,
-    held: Vec<Asked>,
+    asked: Vec<Request>,
+    held: Vec<Request>,
     is_dead: bool,
 }
 
@@ -85,7 +85,7 @@ impl Stage {
     }
 
     /// Sets the script for the following requests.
-    pub(crate) fn play(&self, script: impl Fn(usize, &Asked) -> Fate + Send + Sync + 'static) {
+    pub(crate) fn play(&self, script: impl Fn(usize, &Request) -> Fate + Send + Sync + 'static) {
         let mut state = self.state.lock().unwrap();
         state.script = Box::new(script);
         state.asked.clear();
@@ -99,7 +99,7 @@ impl Stage {
     /// Runs something else before the first matching request.
     pub(crate) fn interrupt(
         &self,
-        fits: impl Fn(usize, &Asked) -> bool + Send + Sync + 'static,
+        fits: impl Fn(usize, &Request) -> bool + Send + Sync + 'static,
         happens: impl Future<Output = ()> + Send + 'static,
     ) {
         let mut state = self.state.lock().unwrap();
@@ -108,12 +108,12 @@ impl Stage {
     }
 
     /// The requests of this script.
-    pub(crate) fn asked(&self) -> Vec<Asked> {
+    pub(crate) fn asked(&self) -> Vec<Request> {
         self.state.lock().unwrap().asked.clone()
     }
 
     /// Applies the late requests, each on its own condition.
-    pub(crate) async fn land(&self) {
+    pub(crate) async fn apply_late(&self) {
         let held = std::mem::take(&mut self.state.lock().unwrap().held);
         for asked in held {
             match (asked.verb, &asked.when) {
@@ -126,12 +126,12 @@ impl Stage {
         }
     }
 
-    async fn perform<T>(&self, asked: Asked, carried_out: Answer<'_, T>) -> Result<T, Failure> {
+    async fn perform<T>(&self, asked: Request, carried_out: Answer<'_, T>) -> Result<T, Failure> {
         let (fate, interruption) = self.note(&asked);
         if let Some(interruption) = interruption {
             interruption.await;
         }
-        let lost = || Failure::passing(Cause::Unanswered, "the answer was lost");
+        let lost = || Failure::transient(Cause::Unanswered, "the answer was lost");
         match fate {
             Fate::Pass | Fate::PassThenDie => carried_out.await,
             Fate::LoseAnswer => {
@@ -139,21 +139,21 @@ impl Stage {
                 Err(lost())
             }
             Fate::LoseRequest => Err(lost()),
-            Fate::Refuse => Err(Failure::last(Kind::Denied, "turned away")),
-            Fate::Unreached => Err(Failure::passing(Cause::Unreached, "no way there")),
+            Fate::Refuse => Err(Failure::permanent(Kind::Denied, "turned away")),
+            Fate::Unreached => Err(Failure::transient(Cause::Unreached, "no way there")),
             Fate::Hold => {
                 self.state.lock().unwrap().held.push(asked);
                 Err(lost())
             }
             Fate::HoldThenDie => {
                 self.state.lock().unwrap().held.push(asked);
-                Err(Failure::last(Kind::Internal, "dead"))
+                Err(Failure::permanent(Kind::Internal, "dead"))
             }
-            Fate::Die => Err(Failure::last(Kind::Internal, "dead")),
+            Fate::Die => Err(Failure::permanent(Kind::Internal, "dead")),
         }
     }
 
-    fn note(&self, asked: &Asked) -> (Fate, Option<BoxFuture<'static, ()>>) {
+    fn note(&self, asked: &Request) -> (Fate, Option<BoxFuture<'static, ()>>) {
         let mut state = self.state.lock().unwrap();
         if state.is_dead {
             return (Fate::Die, None);
@@ -168,8 +168,8 @@ impl Stage {
     }
 }
 
-fn asked(verb: Verb, key: &str, body: Bytes, when: Option<&When>) -> Asked {
-    Asked { verb, key: key.to_owned(), body, when: when.cloned() }
+fn asked(verb: Verb, key: &str, body: Bytes, when: Option<&When>) -> Request {
+    Request { verb, key: key.to_owned(), body, when: when.cloned() }
 }
 
 impl DelegatingStore for Stage {

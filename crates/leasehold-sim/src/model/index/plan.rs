@@ -1,22 +1,22 @@
 //! Requests of each operation, in the queue's own order unless a rule is left out.
 
-use super::small::{Happens, Pointer, Small, TaskState};
-use super::{Doing, Held, IndexModel, IndexRule, Op, Operation, Request};
+use super::small::{SmallEntry, SmallEvent, SmallTask, TaskState};
+use super::{IndexModel, IndexRule, Op, Operation, Progress, Request, WorkerClaim};
 
 impl IndexModel {
     /// Requests of an operation, in order; empty if there is nothing to do.
-    pub(super) fn plan(&self, doing: Doing, held: Option<Held>) -> Vec<Request> {
-        let Doing { op, seen, .. } = doing;
-        let put = |to: Small| Request::Put { to, on: seen };
-        match (op, seen) {
+    pub(super) fn plan(&self, progress: Progress, held: Option<WorkerClaim>) -> Vec<Request> {
+        let Progress { op, base, .. } = progress;
+        let put = |to: SmallTask| Request::Put { to, on: base };
+        match (op, base) {
             (Op::Submit, _) => {
-                let write = Small::FIRST.called_for().map(Request::Write);
-                let requests = write.into_iter().chain([put(Small::FIRST)]);
-                if self.has(IndexRule::PointerFirst) { requests.collect() } else { reversed(requests) }
+                let write = SmallTask::FIRST.required_entry().map(Request::Write);
+                let requests = write.into_iter().chain([put(SmallTask::FIRST)]);
+                if self.has(IndexRule::SubmitEntryFirst) { requests.collect() } else { reversed(requests) }
             }
-            (Op::Bury, _) => vec![put(Small::TOMBSTONE)],
-            (Op::Withdraw, _) => Small::FIRST.called_for().map(Request::Remove).into_iter().collect(),
-            (Op::Sweep(met), _) => self.sweep(met, seen),
+            (Op::Fence, _) => vec![put(SmallTask::TOMBSTONE)],
+            (Op::Withdraw, _) => SmallTask::FIRST.required_entry().map(Request::Remove).into_iter().collect(),
+            (Op::Sweep(found), _) => self.sweep(found, base),
             (_, None) => Vec::new(),
             (Op::Delete, Some(task)) => {
                 let may_go = task.kind == TaskState::Purged
@@ -27,20 +27,22 @@ impl IndexModel {
         }
     }
 
-    fn change(&self, op: Operation, from: Small, held: Option<Held>) -> Vec<Request> {
-        let claim = held.map_or(0, |held| held.seen.claim);
-        let Some(moved) = from.moved(event(op, claim)).filter(|moved| moved.task.rev <= self.rev_max) else {
+    fn change(&self, op: Operation, from: SmallTask, held: Option<WorkerClaim>) -> Vec<Request> {
+        let claim = held.map_or(0, |held| held.task.claim);
+        let Some(step_result) =
+            from.apply(event(op, claim)).filter(|step_result| step_result.task.rev <= self.rev_max)
+        else {
             return Vec::new();
         };
-        let put = Request::Put { to: moved.task, on: Some(from) };
-        let (before, after) = (moved.before.map(Request::Write), moved.after.map(Request::Write));
-        let remove = moved.remove.map(Request::Remove);
-        // A leftover of a renewal, or the ready entry that led an owner to the task.
+        let put = Request::Put { to: step_result.task, on: Some(from) };
+        let (before, after) = (step_result.before.map(Request::Write), step_result.after.map(Request::Write));
+        let remove = step_result.remove.map(Request::Remove);
+        // A leftover of a renewal, or the ready entry that led a holder to the task.
         let other =
             held.and_then(|held| held.entry).map(Request::Remove).filter(|other| Some(*other) != remove);
         let all = match op {
-            Op::Claim { owner: true } if self.has(IndexRule::OwnerLeavesEntry) => return vec![put],
-            Op::Claim { owner: true } => [Some(put), remove, None, None, None],
+            Op::Claim { holder: true } if self.has(IndexRule::HolderLeavesEntry) => return vec![put],
+            Op::Claim { holder: true } => [Some(put), remove, None, None, None],
             Op::Renew | Op::Cancel => [before, Some(put), after, remove, None],
             _ if !self.has(IndexRule::EntryFirst) => [Some(put), before, after, remove, other],
             _ if !self.has(IndexRule::NewBeforeOld) => [before, Some(put), remove, other, after],
@@ -50,22 +52,23 @@ impl IndexModel {
     }
 
     /// Index cleanup: rules 2 and 4.
-    fn sweep(&self, met: Pointer, seen: Option<Small>) -> Vec<Request> {
-        let (remove, fence) = (Request::Remove(met), self.has(IndexRule::FenceBeforeRemoval));
-        match seen {
-            Some(task) if met.rev <= task.rev => {
-                let called_for = task.called_for();
-                if called_for.is_some_and(|called_for| self.bit(called_for) == self.bit(met)) {
+    fn sweep(&self, found: SmallEntry, base: Option<SmallTask>) -> Vec<Request> {
+        let (remove, fence) = (Request::Remove(found), self.has(IndexRule::FenceBeforeRemoval));
+        match base {
+            Some(task) if found.rev <= task.rev => {
+                let required_entry = task.required_entry();
+                if required_entry.is_some_and(|required_entry| self.bit(required_entry) == self.bit(found)) {
                     return Vec::new();
                 }
-                let cover = called_for.map(Request::Write).filter(|_| self.has(IndexRule::CoverThenSweep));
+                let cover =
+                    required_entry.map(Request::Write).filter(|_| self.has(IndexRule::CoverThenSweep));
                 cover.into_iter().chain([remove]).collect()
             }
-            None if met.rev > 1 => vec![remove],
-            None if fence => vec![Request::Put { to: Small::TOMBSTONE, on: None }, remove],
-            Some(task) if fence && task.is_final() => match task.moved(Happens::Fence) {
-                Some(moved) if moved.task.rev <= self.rev_max => {
-                    vec![Request::Put { to: moved.task, on: Some(task) }, remove]
+            None if found.rev > 1 => vec![remove],
+            None if fence => vec![Request::Put { to: SmallTask::TOMBSTONE, on: None }, remove],
+            Some(task) if fence && task.is_final() => match task.apply(SmallEvent::Fence) {
+                Some(step_result) if step_result.task.rev <= self.rev_max => {
+                    vec![Request::Put { to: step_result.task, on: Some(task) }, remove]
                 }
                 _ => Vec::new(),
             },
@@ -79,18 +82,18 @@ fn reversed(requests: impl DoubleEndedIterator<Item = Request>) -> Vec<Request> 
     requests.rev().collect()
 }
 
-fn event(op: Operation, claim: u8) -> Happens {
+fn event(op: Operation, claim: u8) -> SmallEvent {
     match op {
-        Op::Claim { .. } => Happens::Claim,
-        Op::Renew => Happens::Renew(claim),
-        Op::Complete => Happens::Complete(claim),
-        Op::Fail => Happens::Fail(claim),
-        Op::FailForGood => Happens::FailForGood(claim),
-        Op::Cancel => Happens::Cancel,
-        Op::Retry => Happens::Retry,
-        Op::Reschedule(due) => Happens::Reschedule(due),
-        Op::Purge => Happens::Purge,
-        Op::TimeOut => Happens::TimeOut,
-        Op::Submit | Op::Bury | Op::Withdraw | Op::Delete | Op::Sweep(_) => Happens::Fence,
+        Op::Claim { .. } => SmallEvent::Claim,
+        Op::Renew => SmallEvent::Renew(claim),
+        Op::Complete => SmallEvent::Complete(claim),
+        Op::Fail => SmallEvent::Fail(claim),
+        Op::FailPermanently => SmallEvent::FailPermanently(claim),
+        Op::Cancel => SmallEvent::Cancel,
+        Op::Retry => SmallEvent::Retry,
+        Op::Reschedule(due) => SmallEvent::Reschedule(due),
+        Op::Purge => SmallEvent::Purge,
+        Op::TimeOut => SmallEvent::TimeOut,
+        Op::Submit | Op::Fence | Op::Withdraw | Op::Delete | Op::Sweep(_) => SmallEvent::Fence,
     }
 }

@@ -1,6 +1,6 @@
 //! A task reduced to the fields that the index depends on, changed by the real [`step()`].
 
-use leasehold_core::step::{Order, Step};
+use leasehold_core::step::{Step, WriteOrder};
 use leasehold_core::task::Claim;
 use leasehold_core::{
     Artifacts, Entry, Event, HexName, IndexLocation, LeaseId, Name, NewTask, Now, ShardLen, State,
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// A reduced task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Small {
+pub(super) struct SmallTask {
     pub(super) rev: u8,
     pub(super) kind: TaskState,
     /// Revision of the claim, which identifies it; zero for none.
@@ -40,19 +40,19 @@ pub(in crate::model) enum Due {
 
 /// An index entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(in crate::model) struct Pointer {
+pub(in crate::model) struct SmallEntry {
     pub(super) is_lease: bool,
     pub(super) due: Due,
     pub(super) rev: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Happens {
+pub(super) enum SmallEvent {
     Claim,
     Renew(u8),
     Complete(u8),
     Fail(u8),
-    FailForGood(u8),
+    FailPermanently(u8),
     TimeOut,
     Cancel,
     Retry,
@@ -63,33 +63,33 @@ pub(super) enum Happens {
 
 /// Result of [`step()`]: the task, and the entries to write before it, to write after it, and to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Moved {
-    pub(super) task: Small,
-    pub(super) before: Option<Pointer>,
-    pub(super) after: Option<Pointer>,
-    pub(super) remove: Option<Pointer>,
+pub(super) struct SmallStep {
+    pub(super) task: SmallTask,
+    pub(super) before: Option<SmallEntry>,
+    pub(super) after: Option<SmallEntry>,
+    pub(super) remove: Option<SmallEntry>,
 }
 
-impl Small {
-    pub(super) const FIRST: Small = Small { rev: 1, kind: TaskState::Waiting(Due::Soon), claim: 0 };
-    pub(super) const TOMBSTONE: Small = Small { rev: 1, kind: TaskState::Tombstone, claim: 0 };
+impl SmallTask {
+    pub(super) const FIRST: SmallTask = SmallTask { rev: 1, kind: TaskState::Waiting(Due::Soon), claim: 0 };
+    pub(super) const TOMBSTONE: SmallTask = SmallTask { rev: 1, kind: TaskState::Tombstone, claim: 0 };
 
     pub(super) fn is_final(self) -> bool {
         !matches!(self.kind, TaskState::Waiting(_) | TaskState::Running { .. })
     }
 
     /// Returns the entry that the record requires.
-    pub(super) fn called_for(self) -> Option<Pointer> {
-        thread_local!(static KNOWN: RefCell<HashMap<Small, Option<Pointer>>> = RefCell::default());
+    pub(super) fn required_entry(self) -> Option<SmallEntry> {
+        thread_local!(static KNOWN: RefCell<HashMap<SmallTask, Option<SmallEntry>>> = RefCell::default());
         KNOWN.with_borrow_mut(|known| {
-            *known.entry(self).or_insert_with(|| task(self).entry().as_ref().map(pointer))
+            *known.entry(self).or_insert_with(|| task(self).entry().as_ref().map(small_entry))
         })
     }
 
     /// Applies an event. Results of the real function are cached.
-    pub(super) fn moved(self, event: Happens) -> Option<Moved> {
-        thread_local!(static KNOWN: RefCell<HashMap<(Small, Happens), Option<Moved>>> = RefCell::default());
-        KNOWN.with_borrow_mut(|known| *known.entry((self, event)).or_insert_with(|| ask(self, event)))
+    pub(super) fn apply(self, event: SmallEvent) -> Option<SmallStep> {
+        thread_local!(static KNOWN: RefCell<HashMap<(SmallTask, SmallEvent), Option<SmallStep>>> = RefCell::default());
+        KNOWN.with_borrow_mut(|known| *known.entry((self, event)).or_insert_with(|| real_step(self, event)))
     }
 }
 
@@ -100,48 +100,48 @@ fn start() -> StoreTime {
     StoreTime::from_millis(1_699_999_200_000)
 }
 
-fn ask(from: Small, event: Happens) -> Option<Moved> {
+fn real_step(from: SmallTask, event: SmallEvent) -> Option<SmallStep> {
     let now = match event {
         // Late enough for any scheduled task.
-        Happens::Claim => start().plus(2 * HOUR),
-        Happens::TimeOut => start().plus(Duration::from_secs(61)),
+        SmallEvent::Claim => start().plus(2 * HOUR),
+        SmallEvent::TimeOut => start().plus(Duration::from_secs(61)),
         _ => start(),
     };
-    let Step { task, order } = step(&task(from), &real(from, event), &act(now)).ok()?;
+    let Step { task, order } = step(&task(from), &real_event(from, event), &context(now)).ok()?;
     let (before, after, remove) = match order {
-        Order::TaskOnly => (None, None, None),
-        Order::TaskFirst { write, remove } => (None, write, remove),
-        Order::EntryFirst { write, remove } => (Some(write), None, remove),
+        WriteOrder::TaskOnly => (None, None, None),
+        WriteOrder::TaskFirst { write, remove } => (None, write, remove),
+        WriteOrder::EntryFirst { write, remove } => (Some(write), None, remove),
     };
-    let [before, after, remove] = [before, after, remove].map(|entry| entry.as_ref().map(pointer));
-    Some(Moved { task: small(from, &task), before, after, remove })
+    let [before, after, remove] = [before, after, remove].map(|entry| entry.as_ref().map(small_entry));
+    Some(SmallStep { task: small(from, &task), before, after, remove })
 }
 
-fn real(from: Small, event: Happens) -> Event {
+fn real_event(from: SmallTask, event: SmallEvent) -> Event {
     let lease = Duration::from_mins(1);
     match event {
-        Happens::Claim => Event::Claim { worker: worker(), lease_id: lease_id(from.rev + 1), lease },
-        Happens::Renew(claim) => Event::Renew { lease_id: lease_id(claim), lease, progress: None },
-        Happens::Complete(claim) => {
+        SmallEvent::Claim => Event::Claim { worker: worker(), lease_id: lease_id(from.rev + 1), lease },
+        SmallEvent::Renew(claim) => Event::Renew { lease_id: lease_id(claim), lease, progress: None },
+        SmallEvent::Complete(claim) => {
             Event::Complete { lease_id: lease_id(claim), output: Value::Null, results: Artifacts::new() }
         }
-        Happens::Fail(claim) => {
+        SmallEvent::Fail(claim) => {
             Event::Fail { lease_id: lease_id(claim), error: "oh".into(), retryable: true, after: None }
         }
-        Happens::FailForGood(claim) => {
+        SmallEvent::FailPermanently(claim) => {
             Event::Fail { lease_id: lease_id(claim), error: "oh".into(), retryable: false, after: None }
         }
-        Happens::TimeOut => Event::TimeOut,
-        Happens::Cancel => Event::Cancel,
-        Happens::Retry => Event::Retry,
-        Happens::Reschedule(due) => Event::Reschedule { at: at(due) },
-        Happens::Purge => Event::Purge,
-        Happens::Fence => Event::Fence,
+        SmallEvent::TimeOut => Event::TimeOut,
+        SmallEvent::Cancel => Event::Cancel,
+        SmallEvent::Retry => Event::Retry,
+        SmallEvent::Reschedule(due) => Event::Reschedule { at: at(due) },
+        SmallEvent::Purge => Event::Purge,
+        SmallEvent::Fence => Event::Fence,
     }
 }
 
-fn act(now: StoreTime) -> StepContext {
-    StepContext { by: "model".into(), now: Now::exactly(now), write_id: HexName::from_random(0), chance: 0 }
+fn context(now: StoreTime) -> StepContext {
+    StepContext { by: "model".into(), now: Now::exactly(now), write_id: HexName::from_random(0), random: 0 }
 }
 
 fn at(due: Due) -> StoreTime {
@@ -156,13 +156,13 @@ fn lease_id(claim: u8) -> LeaseId {
     HexName::from_random(claim.into())
 }
 
-fn task(small: Small) -> Task {
+fn task(small: SmallTask) -> Task {
     let (id, finished_at) = (TaskId::from_random(7), start());
     let shard = ShardLen::DEFAULT.shard_of(&id);
     let order = NewTask::new("model", Value::Null).expect("the task type is valid");
     let state = match small.kind {
         TaskState::Tombstone => {
-            return Task { rev: small.rev.into(), ..Task::tombstone(id, shard, "model", &act(start())) };
+            return Task { rev: small.rev.into(), ..Task::tombstone(id, shard, "model", &context(start())) };
         }
         TaskState::Waiting(due) => State::Pending { available_at: at(due) },
         TaskState::Running { cancel } => {
@@ -181,11 +181,11 @@ fn task(small: Small) -> Task {
         state,
         attempt: 1,
         lease_id: (small.claim > 0).then(|| lease_id(small.claim)),
-        ..order.submitted(id, shard, &act(start()))
+        ..order.submitted(id, shard, &context(start()))
     }
 }
 
-fn small(from: Small, task: &Task) -> Small {
+fn small(from: SmallTask, task: &Task) -> SmallTask {
     let kind = match &task.state {
         State::Pending { available_at } if available_at.since(start()) >= HOUR => {
             TaskState::Waiting(Due::Later)
@@ -200,12 +200,12 @@ fn small(from: Small, task: &Task) -> Small {
         State::Purged { .. } => TaskState::Purged,
     };
     let claim = task.lease_id.as_ref().map_or(0, |id| u8::from_str_radix(id.as_str(), 16).unwrap_or(0));
-    Small { rev: u8::try_from(task.rev).expect("the model is small"), kind, claim }
+    SmallTask { rev: u8::try_from(task.rev).expect("the model is small"), kind, claim }
 }
 
-fn pointer(entry: &Entry) -> Pointer {
-    let is_lease = matches!(entry.place, IndexLocation::Lease(_));
+fn small_entry(entry: &Entry) -> SmallEntry {
+    let is_lease = matches!(entry.location, IndexLocation::Lease(_));
     let is_later = !is_lease && entry.bucket.start().since(start()) >= HOUR;
     let due = if is_later { Due::Later } else { Due::Soon };
-    Pointer { is_lease, due, rev: u8::try_from(entry.rev).expect("the model is small") }
+    SmallEntry { is_lease, due, rev: u8::try_from(entry.rev).expect("the model is small") }
 }

@@ -8,18 +8,18 @@ use std::time::Duration;
 pub(super) const TTL: u8 = 1;
 
 /// The present, a constant: when time passes, all other moments become earlier. This keeps the number of states finite.
-pub(super) const NOW: u8 = 2;
+pub(in crate::model) const NOW: u8 = 2;
 
 /// Expired, but not released.
 const PAST: u8 = 1;
 
 /// A reduced lease record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::model) struct SmallLease {
-    pub(super) epoch: u8,
-    pub(super) instance: u8,
+    pub(in crate::model) epoch: u8,
+    pub(in crate::model) instance: u8,
     /// Zero when it was released.
-    pub(super) expires: u8,
+    pub(in crate::model) expires: u8,
     /// Number of the write that produced it: the version.
     pub(super) write: u8,
 }
@@ -28,17 +28,17 @@ pub(super) fn is_same_claim(found: SmallLease, held: SmallLease) -> bool {
     lease(found).is_same_claim(&lease(held))
 }
 
-pub(super) fn now() -> Now {
+pub(in crate::model) fn now() -> Now {
     Now::exactly(moment(NOW))
 }
 
 /// Shifts a moment when time passes; a released lease stays released.
-pub(super) fn earlier(moment: u8) -> u8 {
+pub(in crate::model) fn earlier(moment: u8) -> u8 {
     if moment == 0 { 0 } else { (moment - 1).max(PAST) }
 }
 
 /// An unused write id.
-pub(super) fn fresh() -> HexName {
+pub(in crate::model) fn unused_write_id() -> HexName {
     write_id(u8::MAX)
 }
 
@@ -50,7 +50,7 @@ pub(super) fn write_id(write: u8) -> HexName {
     HexName::from_random(write.into())
 }
 
-pub(super) fn holder(instance: u8) -> Holder {
+pub(in crate::model) fn holder(instance: u8) -> Holder {
     let worker_id = Name::checked("worker id", "w").expect("a letter is a valid name");
     Holder {
         worker_id,
@@ -59,7 +59,7 @@ pub(super) fn holder(instance: u8) -> Holder {
     }
 }
 
-pub(super) fn lease(claim: SmallLease) -> Lease {
+pub(in crate::model) fn lease(claim: SmallLease) -> Lease {
     let Holder { worker_id, instance, .. } = holder(claim.instance);
     Lease {
         subject: Map::new(),
@@ -72,7 +72,7 @@ pub(super) fn lease(claim: SmallLease) -> Lease {
     }
 }
 
-pub(super) fn claim(lease: &Lease) -> SmallLease {
+pub(in crate::model) fn claim(lease: &Lease) -> SmallLease {
     let number =
         |name: &HexName| u8::from_str_radix(name.as_str(), 16).expect("it was created from a small number");
     let small = |number: u64| u8::try_from(number).expect("the model is small");

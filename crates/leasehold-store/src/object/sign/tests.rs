@@ -189,6 +189,7 @@ fn client_of(server: SocketAddr) -> Client {
 }
 
 /// Runs a test against such a bucket and returns the statuses of its answers.
+#[expect(clippy::disallowed_methods, reason = "a test server")]
 async fn in_future(credentials_are_good: bool, test: impl AsyncFnOnce(Client)) -> Vec<u16> {
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let client = client_of(listener.local_addr().unwrap());

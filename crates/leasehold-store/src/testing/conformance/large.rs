@@ -167,7 +167,7 @@ async fn given_up(suite: &Suite) -> Checked {
     for _ in 0..2 {
         answered(suite.store.upload_abort(&key, &upload)).await?;
     }
-    if suite.extent.clear_uploads {
+    if suite.options.clear_uploads {
         let part = suite.store.upload_part(&key, &upload, 0, body(10, 0));
         refused("a part of an aborted upload", part, Kind::Lost).await?;
         let end = suite.store.upload_end(&key, &upload, parts);

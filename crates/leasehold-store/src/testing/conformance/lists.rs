@@ -64,7 +64,7 @@ async fn many(suite: &Suite) -> Checked {
     let root = suite.key("many/");
     // Three levels, so that pages end in the middle of branches.
     let keys: BTreeSet<_> =
-        (0..suite.extent.listed).map(|n| format!("{root}{:02}/{:02}/{n:05}", n % 7, n % 11)).collect();
+        (0..suite.options.listed).map(|n| format!("{root}{:02}/{:02}/{n:05}", n % 7, n % 11)).collect();
     write_all(suite, &keys).await?;
     let expected: Vec<_> = keys.iter().cloned().collect();
     same("all of it", &pages(suite, List::all(&root)).await?.0, &expected)?;
@@ -75,7 +75,7 @@ async fn many(suite: &Suite) -> Checked {
     let (rest, _) = pages(suite, List::all(&root).after(&between)).await?;
     let expected: Vec<_> = keys.range(between..).cloned().collect();
     same("what comes after a place between keys", &rest, &expected)?;
-    if suite.extent.whole_key_order {
+    if suite.options.whole_key_order {
         let (rest, _) = pages(suite, List::all(&root).after(format!("{root}03"))).await?;
         same("what comes after the name of a branch", &rest, &expected)?;
     }
@@ -87,7 +87,7 @@ async fn whole_keys(suite: &Suite) -> Checked {
     // `-` and `.` are less than `/`, digits and letters are greater.
     let odd = ["a-b", "a.b", "a-b-c/d", "a.json/x"];
     let plain = ["a/x", "a/y/z", "a0", "ab", "b", "B", "_"];
-    let names = plain.iter().chain(odd.iter().filter(|_| suite.extent.whole_key_order));
+    let names = plain.iter().chain(odd.iter().filter(|_| suite.options.whole_key_order));
     let keys: BTreeSet<_> = names.map(|name| format!("{root}{name}")).collect();
     write_all(suite, &keys).await?;
     let expected: Vec<_> = keys.into_iter().collect();

@@ -53,8 +53,8 @@ pub async fn create_all(client: &Client, root: &str, count: usize) -> leasehold_
 async fn increments(suite: &Suite) -> Checked {
     let key = suite.key("counter");
     let mut updaters = JoinSet::new();
-    for updater in 0..suite.extent.updaters {
-        let (client, key, times) = (suite.client.clone(), key.clone(), suite.extent.increments);
+    for updater in 0..suite.options.updaters {
+        let (client, key, times) = (suite.client.clone(), key.clone(), suite.options.increments);
         updaters.spawn(async move {
             for _ in 0..times {
                 increment(&client, &key, &updater.to_string()).await?;
@@ -66,20 +66,20 @@ async fn increments(suite: &Suite) -> Checked {
         done.map_err(failed)?.map_err(failed)?;
     }
     let counter = suite.client.get(Admin, &key).await.map_err(failed)?;
-    let expected = (suite.extent.updaters * suite.extent.increments) as u64;
+    let expected = (suite.options.updaters * suite.options.increments) as u64;
     same("the counter", &counter.map(|object| number(&object.body)), &Some(expected))
 }
 
 async fn creators(suite: &Suite) -> Checked {
     let root = suite.key("contested/");
     let mut creators = JoinSet::new();
-    for _ in 0..suite.extent.creators {
-        let (client, root, count) = (suite.client.clone(), root.clone(), suite.extent.contested);
+    for _ in 0..suite.options.creators {
+        let (client, root, count) = (suite.client.clone(), root.clone(), suite.options.contested);
         creators.spawn(async move { create_all(&client, &root, count).await });
     }
     let mut won = 0;
     while let Some(done) = creators.join_next().await {
         won += done.map_err(failed)?.map_err(failed)?;
     }
-    same("the number of winners", &won, &suite.extent.contested)
+    same("the number of winners", &won, &suite.options.contested)
 }

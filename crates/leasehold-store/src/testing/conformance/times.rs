@@ -9,24 +9,24 @@ use crate::ledger::Purpose::Admin;
 use crate::store::List;
 
 pub(super) const CHECKS: &[Check] =
-    &[("modification times are in store time", |suite| stamps(suite).boxed())];
+    &[("modification times are in store time", |suite| modification_times(suite).boxed())];
 
 /// Tolerance: modification times may have whole seconds, and hosts of one store may differ.
 const STAMP_SLACK: Duration = Duration::from_millis(1_500);
 
-async fn stamps(suite: &Suite) -> Checked {
-    let key = suite.key("stamps/x");
+async fn modification_times(suite: &Suite) -> Checked {
+    let key = suite.key("times/x");
     let put = suite.client.put_always(Admin, &key, Bytes::from_static(b"x")).await;
     put.map_err(failed)?;
     let before = suite.client.now().ok_or("no answer was dated")?;
-    let page = suite.client.list(Admin, &List::all(suite.key("stamps/"))).await.map_err(failed)?;
+    let page = suite.client.list(Admin, &List::all(suite.key("times/"))).await.map_err(failed)?;
     let after = suite.client.now().ok_or("no answer was dated")?;
-    let stamp = page.entries.first().ok_or("the object is not listed")?.modified;
+    let modified = page.entries.first().ok_or("the object is not listed")?.modified;
     let earliest = before.earliest.minus(STAMP_SLACK);
     let latest = after.latest.plus(STAMP_SLACK);
-    if earliest <= stamp && stamp <= latest {
+    if earliest <= modified && modified <= latest {
         Ok(())
     } else {
-        Err(format!("the stamp {stamp} is not between {earliest} and {latest}"))
+        Err(format!("the modification time {modified} is not between {earliest} and {latest}"))
     }
 }

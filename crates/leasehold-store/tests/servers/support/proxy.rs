@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use futures::TryStreamExt;
 use leasehold_store::testing::{
-    Fault, FaultPlan, Lawless, Manners, Proxy, RequestCounts, RequestKind, Weed, once, pass,
+    Fault, FaultPlan, FaultyServer, Proxy, RequestCounts, RequestKind, SeaweedFs, Violations, once, pass,
 };
 use object_store::aws::AmazonS3;
 use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutResult};
@@ -217,20 +217,20 @@ async fn all(upstream: &str) {
 
 #[tokio::test]
 async fn every_fault_works_before_the_server_in_memory() {
-    let server = Lawless::start(Manners::default()).await.unwrap();
+    let server = FaultyServer::start(Violations::default()).await.unwrap();
     all(&server.endpoint()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_fault_works_before_the_real_server() {
-    let server = Weed::start(&binary()).await.unwrap();
+    let server = SeaweedFs::start(&binary()).await.unwrap();
     server.create_bucket(BUCKET).await.unwrap();
     all(&server.endpoint()).await;
 }
 
 #[tokio::test]
 async fn the_proxy_stays_while_the_server_restarts() {
-    let mut server = Weed::start(&binary()).await.unwrap();
+    let mut server = SeaweedFs::start(&binary()).await.unwrap();
     server.create_bucket(BUCKET).await.unwrap();
     let Scene { proxy: _proxy, via, .. } = scene(&server.endpoint(), pass()).await;
     create(&via, "a/key", "first").await.unwrap();
@@ -244,17 +244,20 @@ async fn the_proxy_stays_while_the_server_restarts() {
 #[tokio::test]
 async fn an_answer_without_a_date_gets_none() {
     for no_date in [false, true] {
-        let server = Lawless::start(Manners { no_date, ..Manners::default() }).await.unwrap();
+        let server = FaultyServer::start(Violations { no_date, ..Violations::default() }).await.unwrap();
         let proxy = Proxy::start(&server.endpoint(), pass()).await.unwrap();
-        assert_ne!(super::lawless::raw(&proxy.endpoint()).await.headers().contains_key("date"), no_date);
+        assert_ne!(
+            super::faulty_server::raw(&proxy.endpoint()).await.headers().contains_key("date"),
+            no_date
+        );
         proxy.set_plan(always(Fault::error(503, "SlowDown")));
-        assert!(super::lawless::raw(&proxy.endpoint()).await.headers().contains_key("date"));
+        assert!(super::faulty_server::raw(&proxy.endpoint()).await.headers().contains_key("date"));
     }
 }
 
 #[tokio::test]
 async fn a_stopped_proxy_is_gone() {
-    let server = Lawless::start(Manners::default()).await.unwrap();
+    let server = FaultyServer::start(Violations::default()).await.unwrap();
     let Scene { proxy, via, .. } = scene(&server.endpoint(), pass()).await;
     create(&via, "a/key", "first").await.unwrap();
     proxy.stop().await;

@@ -13,7 +13,7 @@ export function render({ artifacts, total, age_secs: age }) {
   return [
     heading('Artifacts', h('span', { class: 'soft' }, counted(total, 'artifact'))),
     h('section', { class: 'card flush' }, artifacts.length === 0
-      ? age === null ? reading() : empty('No artifacts yet', 'Artifacts are large files that tasks use, stored in pieces.', 'leasehold artifact put FILE')
+      ? age === null ? reading() : empty('No artifacts yet', 'Artifacts are large files that tasks use, stored under their hash.', 'leasehold artifact put FILE')
       : plainTable('Artifacts', [{ name: 'artifact' }, { name: 'state' }, { name: 'size', isNumber: true }, { name: 'created' }],
         artifacts.map((one) => ({
           key: one.id,

@@ -14,7 +14,7 @@ export function render({ nodes }) {
   return [
     heading('Outposts', h('span', { class: 'soft' }, counted(nodes.length, 'node'))),
     h('section', { class: 'card flush' }, nodes.length === 0
-      ? empty('No outposts yet', 'A node appears here after it has checked out tasks.', 'leasehold outpost init')
+      ? empty('No outposts yet', 'A node appears here after it has finished a task offline.', 'leasehold outpost init')
       : plainTable('Outposts', [{ name: 'node' }, { name: 'tasks held', isNumber: true }, { name: 'completed offline', isNumber: true }, { name: 'last seen' }],
         nodes.map((node) => ({
           key: node.node_id, cells: [h('span', { class: 'mono strong' }, node.node_id), node.holds, node.completed_offline, time(node.last_seen_at)],

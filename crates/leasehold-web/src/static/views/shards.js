@@ -33,14 +33,14 @@ export function render({ groups, age_secs: age }, { changed }) {
     if (!numbers.has(worker)) numbers.set(worker, numbers.size);
   }
   const shards = groups.reduce((sum, group) => sum + group.count, 0);
-  const looked = groups.find((group) => group.shards === chosen);
+  const selected = groups.find((group) => group.shards === chosen);
   return [
     heading('Shards', h('span', { class: 'soft' }, `${counted(shards, 'shard')}, ${held.length} of ${counted(groups.length, 'group')} held`)),
     groups.length === 0 ? h('section', { class: 'card' }, reading()) : [
       card('Shard leases', { id: 'map' },
         h('div', { class: 'map', role: 'group', 'aria-label': 'Shard map; arrow keys move', 'data-groups': groups.length > FEW ? 'many' : 'few', onkeydown: move },
           groups.map((group) => field(group, () => { chosen = chosen === group.shards ? null : group.shards; changed(); }))),
-        looked ? about(looked) : h('p', { class: 'soft hint' }, 'Select a cell to see its lease. The bar shows its due tasks relative to the fullest cell.')),
+        selected ? about(selected) : h('p', { class: 'soft hint' }, 'Select a cell to see its lease. The bar shows its due tasks relative to the fullest cell.')),
       card('Holders', { id: 'holders' }, age === null ? reading() : legend(groups, held)),
     ],
   ];
@@ -89,7 +89,7 @@ function legend(groups, held) {
         h('span', { class: 'mono strong' }, worker), held.filter((group) => group.worker_id === worker))),
       others.map((state) => row(`(${state})`, h('span', { class: `swatch is-${state}` }, { expired: '!', corrupt: '?' }[state] ?? '·'),
         h('span', { class: 'soft' }, state), groups.filter((group) => group.state === state)))),
-    workers.length === 0 && h('p', { class: 'soft' }, 'No worker holds a shard lease: every worker scans all shards. To divide the shards among busy workers, start them with ', h('code', {}, '--shard-leasing'), '.'),
+    workers.length === 0 && h('p', { class: 'soft' }, 'No worker holds a shard lease. To divide the shards among busy workers, start them with ', h('code', {}, '--shard-leasing'), '.'),
   ];
 }
 

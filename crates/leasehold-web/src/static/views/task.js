@@ -3,7 +3,7 @@
 import * as api from '../api.js';
 import { h } from '../dom.js';
 import { duration } from '../format.js';
-import { button, card, confirm, copyButton, facts, icon, lastingSince, note, now, pill, standing, tag, time } from '../parts.js';
+import { button, card, confirm, copyButton, facts, icon, lastingSince, note, now, pill, statusOf, tag, time } from '../parts.js';
 import { timeline } from '../timeline.js';
 
 /** Interval at which a task that is not final is read again: each read is a request to the store. */
@@ -13,7 +13,7 @@ const ACTIONS = {
   retry: { text: 'Retry', tone: 'running', title: 'Retry this task?', why: 'The task becomes pending again and its attempts are reset.', done: () => 'Task is pending again' },
   run_now: { text: 'Run now', tone: 'running', title: 'Run this task now?', why: 'The task becomes due immediately.', done: () => 'Task is due now' },
   cancel: {
-    text: 'Cancel', tone: 'failed', title: 'Cancel this task?', why: 'If the task is running, its worker stops it at the next lease renewal.',
+    text: 'Cancel', tone: 'failed', title: 'Cancel this task?', why: 'If the task is running, its worker stops it at the next renewal of its claim.',
     done: (row) => (row?.status === 'running' ? 'Cancel requested' : 'Task is cancelled'),
   },
 };
@@ -41,10 +41,10 @@ export function render(data, { overview, list, changed }) {
   return [
     h('header', { class: 'heading task-heading' },
       h('a', { class: 'back', href: list, 'aria-label': 'Back to list' }, icon('back'), 'Tasks'),
-      h('h1', {}, h('span', { class: 'type' }, task.task_type), ' ', pill(standing(task))),
+      h('h1', {}, h('span', { class: 'type' }, task.task_type), ' ', pill(statusOf(task))),
       h('p', { class: 'id' }, h('span', { class: 'mono soft' }, task.id), copyButton(task.id, 'Copy id')),
       h('div', { class: 'aside' }, actions(data, overview, changed))),
-    task.cancel_requested && h('p', { class: 'banner tone-due' }, 'Cancel requested: the worker stops the task at its next lease renewal.'),
+    task.cancel_requested && h('p', { class: 'banner tone-due' }, 'Cancel requested: the worker stops the task at the next renewal of its claim.'),
     untakenBanner(task, overview),
     task.error && card(task.status === 'failed' ? 'Error' : 'Last error', { id: 'error', aside: copyButton(task.error, 'Copy error') }, text(task.error, 'trace')),
     card('Timeline', { id: 'life' }, timeline(data, now())),
@@ -79,7 +79,7 @@ async function act(task, name, changed) {
 
 /** Banner on a due task whose type no worker claims. */
 function untakenBanner(task, overview) {
-  const untaken = standing(task) === 'due' && overview?.untaken.find((one) => one.task_type === task.task_type);
+  const untaken = statusOf(task) === 'due' && overview?.untaken.find((one) => one.task_type === task.task_type);
   return untaken && h('p', { class: 'banner tone-due' },
     'No worker has claimed a task of this type for ', lastingSince(untaken.since), `. Start a worker with a handler for ${task.task_type}.`);
 }
@@ -95,7 +95,7 @@ function known(task) {
     task.available_at && ['due', time(task.available_at)],
     task.finished_at && ['finished', time(task.finished_at)],
     claim && ['held by', h('span', { class: 'mono' }, task.claimed_by)],
-    claim && ['lease expires', time(task.lease_expires_at)],
+    claim && ['claim expires', time(task.lease_expires_at)],
     ['epoch', String(task.epoch)],
     task.generation > 0 && ['manual retries', String(task.generation)],
     ['priority', String(task.priority)],

@@ -14,7 +14,7 @@ export function render({ isWrong, given }) {
   return h('div', { class: 'view', key: 'token' },
     h('form', { class: 'card ask', onsubmit },
       h('h1', {}, 'Token required'),
-      h('p', { class: 'soft' }, 'Enter the token passed to ', h('code', {}, 'leasehold dashboard --token'), '. This tab keeps it until you close it.'),
+      h('p', { class: 'soft' }, 'Enter the dashboard token (', h('code', {}, 'LEASEHOLD_DASHBOARD_TOKEN'), ' or ', h('code', {}, '--token'), '). This tab keeps it until you close it.'),
       isWrong && h('p', { class: 'tone-failed wrong', role: 'alert' }, 'Wrong token.'),
       h('label', { class: 'field' }, h('span', { class: 'spoken' }, 'Token'),
         h('input', { id: 'token', type: 'password', autocomplete: 'off', placeholder: 'token' })),

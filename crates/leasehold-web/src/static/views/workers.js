@@ -9,7 +9,7 @@ import { link, taskLink } from '../router.js';
 /** Largest number of a worker's running tasks that are listed; the rest is counted. */
 const NAMED = 4;
 
-const KINDS = { shards: 'shard lease', inbox: 'inbox', seen: 'task records' };
+const KINDS = { shards: 'shard lease', inbox: 'inbox', seen: 'history' };
 
 export const isLive = true;
 export const title = () => 'Workers';
@@ -35,7 +35,7 @@ function row(worker) {
     cells: [
       h('a', { class: 'mono strong', href: link('tasks', { q: worker.worker_id }), 'data-row': true }, worker.worker_id),
       h('span', { class: 'soft' }, KINDS[worker.kind] ?? worker.kind),
-      pill(worker.state ?? 'seen'),
+      pill(worker.state ?? 'seen', (worker.state ?? 'seen') === 'seen' ? 'no lease' : worker.state),
       running(worker.running ?? []),
       number(worker.done_last_hour), number(worker.failed_last_hour), number(worker.in_inbox), number(worker.epoch),
       time(worker.until), time(worker.last_seen_at),

@@ -12,10 +12,10 @@ fn most_examined(pieces: u32, peers: u32) -> u64 {
     let mut most = 0;
     while !bench.manager.is_done() {
         for name in &names {
-            let before = bench.manager.stats(START).looked_at;
+            let before = bench.manager.stats(START).examined;
             let request = LeaseRequest { order: PieceOrder::Rarest, ..bench.request(name, 4) };
             let granted = bench.manager.request_lease(&request, START).granted;
-            most = most.max(bench.manager.stats(START).looked_at - before);
+            most = most.max(bench.manager.stats(START).examined - before);
             for lease in granted {
                 bench.succeed(&lease, START);
             }

@@ -27,7 +27,7 @@ fn rule_5_the_holder_is_penalised_once_and_its_count_goes_down() {
     assert_eq!(bench.manager.expire(lease.expires_at), []);
     assert_eq!(bench.end(&lease, PieceResult::Expired, lease.expires_at), Err(CompletionError::LeaseEnded));
     let stats = bench.stats("a", lease.expires_at);
-    assert_eq!((stats.score, stats.live_leases, stats.tally.expiries), (0.5, 0, 1));
+    assert_eq!((stats.score, stats.live_leases, stats.counters.expiries), (0.5, 0, 1));
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn rule_5_the_fetcher_may_report_an_expiry_before_or_after_the_clock() {
             (CompletionOutcome::Accepted, lease.id)
         );
         let stats = bench.stats("a", now);
-        assert_eq!((stats.score, stats.live_leases, stats.tally.expiries), (0.5, 0, 1));
+        assert_eq!((stats.score, stats.live_leases, stats.counters.expiries), (0.5, 0, 1));
     }
 }
 
@@ -110,10 +110,10 @@ fn rule_6_right_data_that_comes_late_is_kept_and_the_holder_is_cancelled_without
     let after = [bench.score("a", now), bench.score("b", now)];
     assert!(scores.iter().zip(after).all(|(before, after)| (before - after).abs() < f64::EPSILON));
     assert_eq!((bench.counts(), bench.stats("b", now).live_leases), ([1, 0, 1, 0], 0));
-    assert_eq!((bench.stats("a", now).tally.pieces, bench.manager.stats(now).late), (1, 1));
+    assert_eq!((bench.stats("a", now).counters.pieces, bench.manager.stats(now).late), (1, 1));
     let again = bench.end(&held, PieceResult::Success, now).unwrap();
     assert_eq!(again, Completed { outcome: CompletionOutcome::NotNeeded, cancelled: Vec::new() });
-    assert_eq!(bench.stats("b", now).tally.pieces, 0);
+    assert_eq!(bench.stats("b", now).counters.pieces, 0);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn rule_6_late_data_counts_before_and_after_the_lease_was_removed() {
     let late = bench.end(&lease, PieceResult::Success, lease.expires_at).unwrap();
     assert_eq!(late.outcome, CompletionOutcome::Late);
     let stats = bench.stats("a", lease.expires_at);
-    assert_eq!((stats.score, stats.tally.expiries, stats.tally.pieces), (0.5, 1, 1));
+    assert_eq!((stats.score, stats.counters.expiries, stats.counters.pieces), (0.5, 1, 1));
     assert_eq!(bench.counts(), [1, 0, 1, 0]);
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn pieces(leases: &[PieceRequest]) -> Vec<u32> {
+fn pieces(leases: &[PieceLease]) -> Vec<u32> {
     leases.iter().flat_map(|lease| lease.pieces.clone()).collect()
 }
 
@@ -89,7 +89,7 @@ fn rule_8_the_first_four_pieces_are_random_and_then_the_rarest_come() {
         let mut manager = PieceLeaseManager::new(cut, ManagerConfig::default(), seed).unwrap();
         let rare = map(64, [60, 61]);
         let mut common = PieceMap::all(64);
-        common.remove_all(&rare);
+        common.difference_with(&rare);
         for name in ["a", "b"] {
             manager.add_peer(id(name), PeerKind::Peer, PieceMap::all(64), START).unwrap();
         }
@@ -215,5 +215,5 @@ fn a_run_ends_piece_by_piece() {
     bench.end_piece(&run, 2, PieceResult::Success, at(2)).unwrap();
     let stats = bench.stats("bucket", at(2));
     assert_eq!((bench.counts(), stats.live_leases), ([1, 0, 2, 0], 0));
-    assert_eq!((stats.tally.pieces, stats.tally.bytes, stats.tally.corrupt), (2, 2 * MIB, 1));
+    assert_eq!((stats.counters.pieces, stats.counters.bytes, stats.counters.corrupt), (2, 2 * MIB, 1));
 }

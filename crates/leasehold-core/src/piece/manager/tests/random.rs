@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::piece::chance::SplitMix64;
+use crate::piece::random::SplitMix64;
 
 const STEPS: usize = 10_000;
 const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "bucket"];
@@ -11,30 +11,30 @@ const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "bucket"];
 /// Manager, and the state that follows from its answers alone.
 struct Play {
     bench: Bench,
-    chance: SplitMix64,
+    random: SplitMix64,
     now: Duration,
     /// Open pieces of every lease that was granted and not reported as ended.
     live: BTreeMap<PieceLeaseId, (PeerId, BTreeSet<u32>)>,
-    old: Vec<PieceRequest>,
+    old: Vec<PieceLease>,
     verified: PieceMap,
 }
 
 impl Play {
     fn new(seed: u64) -> Self {
-        let mut chance = SplitMix64::new(seed);
-        let pieces = 1 + u32::try_from(chance.draw() % 150).unwrap();
+        let mut random = SplitMix64::new(seed);
+        let pieces = 1 + u32::try_from(random.draw() % 150).unwrap();
         let bench = Bench::new(pieces);
         let (live, old, verified) = (BTreeMap::new(), Vec::new(), PieceMap::none(pieces));
-        Self { bench, chance, now: START, live, old, verified }
+        Self { bench, random, now: START, live, old, verified }
     }
 
     fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.chance.draw() % bound.max(1) as u64).unwrap()
+        usize::try_from(self.random.draw() % bound.max(1) as u64).unwrap()
     }
 
     fn some_map(&mut self) -> PieceMap {
-        let part = self.chance.draw() % 5;
-        let pieces = (0..self.bench.pieces).filter(|_| self.chance.draw() % 4 < part).collect::<Vec<_>>();
+        let part = self.random.draw() % 5;
+        let pieces = (0..self.bench.pieces).filter(|_| self.random.draw() % 4 < part).collect::<Vec<_>>();
         map(self.bench.pieces, pieces)
     }
 
@@ -50,7 +50,7 @@ impl Play {
                 let ended = self.bench.manager.remove_peer(&id(name), self.now);
                 self.end_cancelled(&ended);
             }
-            3 => self.now += Duration::from_millis(self.chance.draw() % 40_000),
+            3 => self.now += Duration::from_millis(self.random.draw() % 40_000),
             4 => {
                 let ended = self.bench.manager.expire(self.now);
                 self.end_cancelled(&ended);
@@ -84,7 +84,7 @@ impl Play {
         let Some((lease, piece, _)) = self.some_open_piece() else { return };
         let before = self.bench.manager.leases.get(lease).map(|held| held.expires_at);
         let answer = if self.below(2) == 0 {
-            let bytes = self.chance.draw() % (2 * MIB);
+            let bytes = self.random.draw() % (2 * MIB);
             self.bench.manager.progress(lease, bytes, self.now)
         } else {
             self.bench.manager.received(lease, piece, self.now)
@@ -148,7 +148,7 @@ impl Play {
 
     fn ask(&mut self, name: &str) {
         let order = if self.below(3) == 0 { PieceOrder::Sequential } else { PieceOrder::Rarest };
-        let run_bytes_max = self.chance.draw() % (6 * MIB);
+        let run_bytes_max = self.random.draw() % (6 * MIB);
         let max_leases = u32::try_from(self.below(7)).unwrap();
         let mut request = LeaseRequest { run_bytes_max, order, ..self.bench.request(name, max_leases) };
         if self.below(3) == 0 {
@@ -158,7 +158,7 @@ impl Play {
         self.ask_for(&request);
     }
 
-    fn ask_for(&mut self, request: &LeaseRequest) -> Vec<PieceRequest> {
+    fn ask_for(&mut self, request: &LeaseRequest) -> Vec<PieceLease> {
         let response = self.bench.manager.request_lease(request, self.now);
         self.end_cancelled(&response.cancelled);
         assert_eq!(response.granted.is_empty(), response.rejected.is_some());
@@ -197,7 +197,7 @@ impl Play {
             [&manager.sets.missing, &manager.sets.leased, &manager.sets.verified, &manager.sets.skipped];
         assert_eq!(sets.iter().map(|set| set.count()).sum::<u32>(), self.bench.pieces);
         for (number, one) in sets.iter().enumerate() {
-            assert!(sets[number + 1..].iter().all(|other| !one.meets(other)), "in one set only");
+            assert!(sets[number + 1..].iter().all(|other| !one.intersects(other)), "in one set only");
         }
         assert_eq!(manager.sets.verified, self.verified, "exactly the reported pieces are verified");
         let live: BTreeMap<_, _> =
@@ -226,8 +226,8 @@ impl Play {
             let counted = manager.peers.values().filter(|peer| !peer.is_quarantined(&manager.config));
             let having: Vec<_> = counted.filter(|peer| peer.have.has(piece)).collect();
             assert_eq!(manager.picker.sources(piece) as usize, having.len());
-            let willing = having.iter().filter(|peer| !peer.wary_of.has(piece));
-            assert_eq!(manager.picker.willing(piece) as usize, willing.count());
+            let reliable = having.iter().filter(|peer| !peer.failed_pieces.has(piece));
+            assert_eq!(manager.picker.reliable_sources(piece) as usize, reliable.count());
         }
     }
 

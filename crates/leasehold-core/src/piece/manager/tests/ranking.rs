@@ -26,7 +26,7 @@ fn rule_7_scores_follow_the_reference_exactly() {
 
 #[test]
 #[expect(clippy::float_cmp, reason = "halves are exact")]
-fn rule_7_each_kind_of_fault_costs_what_it_should() {
+fn rule_7_each_kind_of_fault_lowers_the_score_by_its_penalty() {
     let faults = [
         (PieceResult::Failure(FailureKind::NetworkError), 9.0),
         (PieceResult::Failure(FailureKind::Timeout), 9.0),
@@ -148,13 +148,13 @@ fn rule_3_the_origin_is_exempt_and_what_it_gets_wrong_is_counted() {
         bench.fail(&lease, FailureKind::VerificationFailed, START);
     }
     let stats = bench.stats("bucket", START);
-    assert_eq!((stats.tally.network_errors, stats.tally.corrupt), (20, 4));
+    assert_eq!((stats.counters.network_errors, stats.counters.corrupt), (20, 4));
     assert!(!stats.is_on_parole && !stats.is_quarantined && stats.probe_due.is_none());
     assert!((stats.score - 1.0).abs() < f64::EPSILON);
 }
 
 #[test]
-fn rule_11_a_peer_that_leaves_gives_back_its_leases_at_once_and_is_not_blamed() {
+fn rule_11_a_peer_that_leaves_releases_its_leases_at_once_without_a_penalty() {
     let mut bench = Bench::new(4).peers(&["a", "b"]);
     let leases = bench.get("a", 4, START);
     let ended = bench.manager.remove_peer(&id("a"), START);
@@ -208,7 +208,7 @@ fn rule_11_quarantine_ends_the_leases_of_a_peer_which_is_no_longer_a_source() {
 }
 
 #[test]
-fn rule_11_a_configuration_that_makes_no_sense_is_refused() {
+fn rule_11_an_invalid_configuration_is_refused() {
     let wrong: [fn(&mut ManagerConfig); 20] = [
         |c| c.leases_per_peer = 0,
         |c| c.leases_per_origin = 0,

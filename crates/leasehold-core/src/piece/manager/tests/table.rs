@@ -70,7 +70,7 @@ fn rule_4_every_expired_lease_is_cleaned_up_also_by_requests_that_are_rejected()
         assert_eq!(cancelled, lost.iter().map(|lease| lease.id).collect::<Vec<_>>());
         assert!(response.cancelled.iter().all(|cancelled| cancelled.why == CancelReason::Expired));
         assert_eq!((bench.counts(), bench.stats("a", START).live_leases), ([9, 0, 0, 0], 0));
-        assert_eq!(bench.stats("a", START).tally.expiries, 2);
+        assert_eq!(bench.stats("a", START).counters.expiries, 2);
     }
 }
 

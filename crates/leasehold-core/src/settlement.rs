@@ -1,0 +1,83 @@
+//! End of a run of a task, as its worker reports it.
+
+use serde_json::Value;
+use std::time::Duration;
+
+use crate::limits::PLAN_AHEAD_MAX;
+use crate::new_task::{check_artifacts, check_size, check_time};
+use crate::{Artifacts, Event, LeaseId, StoreTime};
+
+/// The end of a run of a task.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Settlement {
+    /// Completed.
+    Complete {
+        /// Return value of the handler.
+        output: Value,
+        /// Artifacts that the handler produced, already in the store.
+        results: Artifacts,
+    },
+    /// Failed.
+    Fail {
+        /// Error message.
+        error: String,
+        /// True if another attempt may succeed.
+        retryable: bool,
+        /// Pause before the next attempt, if not by the task's retry policy.
+        after: Option<Duration>,
+    },
+    /// Failed, and the handler allows no more attempts.
+    Exhaust {
+        /// Error message.
+        error: String,
+        /// Maximum number of attempts of the handler.
+        max_attempts: u32,
+    },
+    /// Run again at this time; does not count as an attempt.
+    Snooze(StoreTime),
+    /// Run again at once on another worker; does not count as an attempt.
+    Release,
+    /// Stopped because the task was cancelled.
+    Stop,
+}
+
+impl Settlement {
+    /// Completed, with this output and no artifacts.
+    #[must_use]
+    pub fn complete(output: Value) -> Self {
+        Self::Complete { output, results: Artifacts::new() }
+    }
+
+    /// Turns a settlement that cannot be recorded, such as an output that is too large, into a failure without retry:
+    /// another attempt would not change that. Pauses are limited.
+    #[must_use]
+    pub fn recordable(self, now: StoreTime) -> Self {
+        let checked = match &self {
+            Self::Complete { output, results } => {
+                check_size("output", output).and_then(|()| check_artifacts(results))
+            }
+            Self::Snooze(until) => check_time("snooze", *until, now),
+            _ => Ok(()),
+        };
+        match (checked, self) {
+            (Err(error), _) => Self::Fail { error: error.to_string(), retryable: false, after: None },
+            (Ok(()), Self::Fail { error, retryable, after }) => {
+                Self::Fail { error, retryable, after: after.map(|pause| pause.min(PLAN_AHEAD_MAX)) }
+            }
+            (Ok(()), settlement) => settlement,
+        }
+    }
+
+    /// The event that ends the claim with this id.
+    #[must_use]
+    pub fn event(self, lease_id: LeaseId) -> Event {
+        match self {
+            Self::Complete { output, results } => Event::Complete { lease_id, output, results },
+            Self::Fail { error, retryable, after } => Event::Fail { lease_id, error, retryable, after },
+            Self::Exhaust { error, max_attempts } => Event::Exhaust { lease_id, error, max_attempts },
+            Self::Snooze(until) => Event::Snooze { lease_id, until },
+            Self::Release => Event::Release { lease_id },
+            Self::Stop => Event::Stop { lease_id },
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Counts of a spool, and operations of the supervisor on conflicts and check-outs.
+
+use leasehold_core::outpost::{OpKind, SpoolFile, SyncRefusal};
+use leasehold_core::{Artifacts, LeaseId, Result, TaskId, TaskType};
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::{HashMap, HashSet};
+
+use super::change::{LeaseChange, internal};
+use super::folder::LeaseFile;
+use super::outbox::{Conflict, op};
+use super::record::Note;
+use super::{HeldTask, LocalTask, Spool};
+use crate::disk::{self, Durable};
+
+/// Number of tasks and files on a node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct SpoolCounts {
+    /// Free tasks.
+    pub free: u64,
+    /// Free tasks that are checked out.
+    pub checked_out: u64,
+    /// Tasks that a worker here holds.
+    pub leased: u64,
+    /// Held tasks whose claim the bucket has not confirmed.
+    pub tentative: u64,
+    /// Completed tasks that are still kept.
+    pub completed: u64,
+    /// Failed, cancelled, expired and corrupt tasks.
+    pub failed: u64,
+    /// Operations to send to the bucket.
+    pub outbox: u64,
+    /// Claims and results that the bucket has rejected.
+    pub conflicts: u64,
+    /// Duplicate runs: tasks that another worker has run, too.
+    pub duplicates: u64,
+}
+
+/// Operations to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutboxSignal {
+    /// True if a worker waits for the bucket's answer.
+    pub is_urgent: bool,
+}
+
+impl Spool {
+    /// Counts free tasks that are due now or within a minute, by type.
+    pub fn free(&self) -> Result<HashMap<TaskType, usize>> {
+        let mut free = HashMap::new();
+        for (id, task_type) in self.due_soon()? {
+            if !self.path(&SpoolFile::Lease(id)).exists() {
+                *free.entry(task_type).or_default() += 1;
+            }
+        }
+        Ok(free)
+    }
+
+    /// Counts the tasks and files of this node.
+    pub fn count(&self) -> Result<SpoolCounts> {
+        let files = |folder: &str| Ok(disk::names(&self.root.join(folder))?.len() as u64);
+        let mut counts = SpoolCounts {
+            completed: files("completed")?,
+            failed: files("failed")?,
+            outbox: files("outbox")?,
+            conflicts: files("conflicts")?,
+            duplicates: self.count_duplicate_runs()?,
+            ..SpoolCounts::default()
+        };
+        for LocalTask { lease, checkout, .. } in self.local_tasks()? {
+            if let Some(lease) = lease {
+                counts.leased += 1;
+                counts.tentative += u64::from(lease.tentative);
+            } else {
+                counts.free += 1;
+                counts.checked_out += u64::from(checkout.is_some());
+            }
+        }
+        Ok(counts)
+    }
+
+    /// Counts duplicate runs. A run may have two records: of its claim, and of its end.
+    fn count_duplicate_runs(&self) -> Result<u64> {
+        let mut runs = HashSet::new();
+        for name in disk::names(&self.root.join("conflicts"))? {
+            let body = disk::read(&self.root.join("conflicts").join(name))?.unwrap_or_default();
+            let Ok(Conflict { op, why, .. }) = serde_json::from_slice(&body) else { continue };
+            if why.is_duplicate_run() {
+                runs.extend(op.kind.lease_id().cloned());
+            }
+        }
+        Ok(runs.len() as u64)
+    }
+
+    /// Returns whether there are operations to send, except those in `deferred`.
+    pub fn outbox_signal(&self, deferred: &HashSet<u64>) -> Result<Option<OutboxSignal>> {
+        let ops = self.outbox()?;
+        let new: Vec<_> = ops.iter().filter(|(seq, _)| !deferred.contains(seq)).collect();
+        // A worker waits for the confirmation of its claim.
+        let is_urgent = new.iter().any(|(_, op)| matches!(op.kind, OpKind::Claim { .. }));
+        Ok((!new.is_empty()).then_some(OutboxSignal { is_urgent }))
+    }
+
+    /// Takes the supervisor's lock, held as long as the file is open; `None` if another process holds it.
+    pub fn try_lock_supervisor(&self) -> Result<Option<std::fs::File>> {
+        match disk::try_lock(&self.root)? {
+            None if !self.root.exists() => Err(internal("the folder of the outpost is missing")),
+            lock => Ok(lock),
+        }
+    }
+
+    /// Keeps a result whose task another worker holds by now: no finished result is discarded.
+    pub fn keep_late_result(&self, held: &HeldTask, output: Value, results: Artifacts) -> Result<()> {
+        let kind = OpKind::Complete { lease_id: held.lease.lease_id.clone(), output, results };
+        let now = self.now();
+        let note = Note::of_bucket(held.task.rev, None);
+        self.record_conflict(&op(&held.task, &note, &now, kind), SyncRefusal::TakenByOthers)
+    }
+
+    /// Removes the conflict of a claim that lost to another worker before its handler ran: it is no duplicate run.
+    pub fn remove_claim_conflict(&self, held: &HeldTask) -> Result<()> {
+        let kind = OpKind::Claim { lease_id: held.lease.lease_id.clone(), from: None, is_unused: false };
+        let claim = op(&held.task, &Note::of_bucket(held.task.rev, None), &self.now(), kind);
+        let path = self.conflict_path(&claim);
+        if path.exists() { self.disk.remove(&path, Durable::No).map(|_| ()) } else { Ok(()) }
+    }
+
+    /// Marks a task that was cancelled in the bucket: its holder here stops at the next heartbeat.
+    pub fn mark_cancelled(&self, id: &TaskId) -> Result<()> {
+        let Some(folder) = self.lock_task(id)? else { return Ok(()) };
+        let Some(noted) = folder.record()? else { return Ok(()) };
+        if noted.note.cancelled {
+            return Ok(());
+        }
+        let note = Note { cancelled: true, ..noted.note.clone() };
+        folder.rewrite(noted, note, None, LeaseChange::Keep)
+    }
+
+    /// Returns whether this claim in the bucket is a check-out of this node.
+    pub fn has_checkout(&self, id: &TaskId, lease_id: &LeaseId) -> Result<bool> {
+        let Some(folder) = self.lock_task(id)? else { return Ok(false) };
+        let checkout = folder.record()?.and_then(|noted| noted.note.checkout);
+        Ok(checkout.is_some_and(|checkout| checkout.lease_id == *lease_id))
+    }
+
+    /// Withdraws a check-out, so that no worker starts under it; false if one has.
+    pub fn withdraw(&self, id: &TaskId, lease_id: &LeaseId) -> Result<bool> {
+        let Some(folder) = self.lock_task(id)? else { return Ok(false) };
+        let Some(noted) = folder.record()? else { return Ok(false) };
+        let is_it = noted.note.checkout.as_ref().is_some_and(|checkout| checkout.lease_id == *lease_id);
+        if !is_it || !matches!(folder.lease(&self.now())?, LeaseFile::Free) {
+            return Ok(false);
+        }
+        let note = Note { checkout: None, ..noted.note.clone() };
+        folder.rewrite(noted, note, None, LeaseChange::Keep).map(|()| true)
+    }
+}

@@ -1,0 +1,278 @@
+//! The front of a queue: what applications, the command line, Python and the dashboard call, for every layout.
+//!
+//! A *layout* decides where the tasks are kept and how they are changed. `queue.json` names the layout of a queue:
+//!
+//! | layout | tasks are | implemented by |
+//! | --- | --- | --- |
+//! | `objects`, the default | objects of a bucket or a folder | [`ObjectQueue`] |
+//! | outpost, without a `queue.json` | files of one node, synced with a bucket | `Spool` of `leasehold-outpost` |
+//!
+//! [`Queue`] dereferences to its [`QueueLayout`] and adds what all layouts share: the options of a submit ([`Submit`])
+//! and the loop that waits for a task. What only the object layout has (shards, leases, quarantine, migration) is reached
+//! by [`QueueLayout::objects`]. The requests of an operation are those of its layout.
+
+mod builder;
+mod objects;
+
+pub use builder::{SUBMITS_AT_ONCE, Submit, Submitted};
+
+use futures::future::{BoxFuture, ready};
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt, stream};
+use leasehold_core::new_task::check_time;
+use leasehold_core::task::Change;
+use leasehold_core::{
+    Error, Event, Kind, NewTask, Now, Reason, Result, StoreTime, Task, TaskId, TaskIdPrefix,
+};
+use leasehold_store::{Client, Host, Version};
+use serde::Serialize;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::check::Checked;
+use crate::connect::{ObjectQueue, QueueConfig};
+use crate::inspect::{Filter, Stats};
+use crate::place::Place;
+use crate::purge::{Purged, PurgedAll, Retention};
+use crate::source::OpenSource;
+use crate::tasks::{TaskSnapshot, Transition};
+use crate::unique::UniqueKey;
+
+/// Pauses between two reads of a task that is waited for.
+const WAIT_MIN: Duration = Duration::from_millis(100);
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// A layout of a queue. A layout without one of the optional operations keeps its default, which returns the error of
+/// [`unsupported`](Self::unsupported).
+pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
+    /// Location of the tasks, for messages.
+    fn describe(&self) -> String;
+
+    /// Clock, random numbers and spawned tasks of this process.
+    fn host(&self) -> &Arc<dyn Host>;
+
+    /// Current time by the clock that stamps the tasks.
+    fn now(&self) -> Result<Now>;
+
+    /// Error for an operation that this layout does not have; says what to use instead.
+    fn unsupported(&self, operation: &str) -> Error {
+        Error::invalid(format!("the queue at {} cannot {operation}", self.describe()))
+    }
+
+    /// Submits a task; `key` is its idempotency key, which the task has, too.
+    fn submit_once(&self, new_task: NewTask, key: Option<UniqueKey>) -> BoxFuture<'_, Result<Submitted>>;
+
+    /// Reads a task. A task that does not exist is an error with [`Reason::Missing`].
+    fn get<'a>(&'a self, id: &'a TaskId) -> BoxFuture<'a, Result<Task>>;
+
+    /// Applies an event of an operator: cancel, retry, reschedule. Only `Done` and `Rejected` are returned.
+    fn operate<'a>(&'a self, id: &'a TaskId, event: Event) -> BoxFuture<'a, Result<Transition<Task>>>;
+
+    /// Reads a task again; none if it is unchanged since it was read.
+    fn poll<'a>(
+        &'a self,
+        id: &'a TaskId,
+        known: Option<&'a TaskSnapshot>,
+    ) -> BoxFuture<'a, Result<Option<TaskSnapshot>>> {
+        Box::pin(async move {
+            let task = self.get(id).await?;
+            let version = Version::new(task.write_id.as_str());
+            Ok(Some(TaskSnapshot::new(task, version)).filter(|read| known != Some(read)))
+        })
+    }
+
+    /// The queue in the object layout: its shards, leases, index, quarantine and migration.
+    fn objects(&self) -> Result<&ObjectQueue> {
+        Err(self.unsupported("be used as a queue of objects"))
+    }
+
+    /// The source of tasks for workers; none in the object layout, for which the worker has one of its own.
+    fn task_source(&self) -> Option<Arc<dyn OpenSource>> {
+        None
+    }
+
+    /// Client of the store, with its request counts.
+    fn client(&self) -> Result<&Client> {
+        Err(self.unsupported("give access to a store"))
+    }
+
+    /// Finds the only task whose id begins with these characters. No task is read.
+    fn find<'a>(&'a self, _prefix: &'a TaskIdPrefix) -> BoxFuture<'a, Result<TaskId>> {
+        Box::pin(ready(Err(self.unsupported("find tasks by a part of their id"))))
+    }
+
+    /// Lists tasks as they are read. A corrupt object is an item with an error of kind corrupt, and the list continues.
+    fn list(&self, _filter: Filter) -> BoxStream<'_, Result<Task>> {
+        stream::once(ready(Err(self.unsupported("list tasks")))).boxed()
+    }
+
+    /// Applies a retention to one task.
+    fn purge<'a>(&'a self, _task: &'a Task, _retention: &'a Retention) -> BoxFuture<'a, Result<Purged>> {
+        Box::pin(ready(Err(self.unsupported("purge tasks"))))
+    }
+
+    /// Applies a retention to every task.
+    fn purge_all<'a>(&'a self, _retention: &'a Retention) -> BoxFuture<'a, Result<PurgedAll>> {
+        Box::pin(ready(Err(self.unsupported("purge tasks"))))
+    }
+
+    /// Counts waiting and running tasks.
+    fn stats(&self) -> BoxFuture<'_, Result<Stats>> {
+        Box::pin(ready(Err(self.unsupported("count tasks"))))
+    }
+
+    /// Reports inconsistencies; with `repair`, removes those that can be removed safely.
+    fn check(&self, _repair: bool) -> BoxFuture<'_, Result<Checked>> {
+        Box::pin(ready(Err(self.unsupported("be checked"))))
+    }
+}
+
+/// A task queue, in any layout. Cheap to clone. Its methods are those below, and those of [`QueueLayout`].
+#[derive(Debug, Clone)]
+pub struct Queue {
+    layout: Arc<dyn QueueLayout>,
+}
+
+impl Deref for Queue {
+    type Target = dyn QueueLayout;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.layout
+    }
+}
+
+impl<L: QueueLayout> From<L> for Queue {
+    fn from(layout: L) -> Self {
+        Self { layout: Arc::new(layout) }
+    }
+}
+
+impl Queue {
+    /// Opens the queue at an address, in a folder or in an open store, and creates it if it does not exist. A store
+    /// without a queue is probed first: one that ignores conditions is refused, and so is one that has keys of a
+    /// queue but no `queue.json` (see [`Queue::restore`]).
+    ///
+    /// Buckets are configured by the usual environment variables and files (`AWS_ACCESS_KEY_ID`, `AWS_REGION`,
+    /// `AWS_ENDPOINT_URL`, …), as for the command line.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold_core::Result<()> {
+    /// use leasehold_queue::Queue;
+    ///
+    /// let queue = Queue::connect("memory://").await?;
+    /// assert_eq!(queue.stats().await?.due, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect(place: impl Into<Place>) -> Result<Self> {
+        Self::with_config(place, QueueConfig::default()).await
+    }
+
+    /// Opens a queue with explicit configuration. A queue whose layout this program does not know is refused (promise
+    /// P8).
+    pub async fn with_config(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
+        ObjectQueue::with_config(place, config).await.map(Self::from)
+    }
+
+    /// Opens a queue and restores its `queue.json` if it is missing; see [`ObjectQueue::restore`].
+    pub async fn restore(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
+        ObjectQueue::restore(place, config).await.map(Self::from)
+    }
+
+    /// Submits a task of this type. The input is any value that serializes to JSON.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold_core::Result<()> {
+    /// use leasehold_queue::Queue;
+    /// use serde_json::json;
+    /// use std::time::Duration;
+    ///
+    /// let queue = Queue::connect("memory://").await?;
+    /// let resize = || queue.submit("resize", json!({"url": "a.png"})).delay(Duration::from_secs(5)).key("img-1");
+    /// let submitted = resize().await?;
+    /// assert!(submitted.is_new);
+    /// assert_eq!(resize().await?.id, submitted.id);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn submit(&self, task_type: &str, input: impl Serialize) -> Submit<'_> {
+        Submit::new(&*self.layout, task_type, input)
+    }
+
+    /// Submits a task from a complete [`NewTask`].
+    pub fn submit_task(&self, new_task: NewTask) -> Submit<'_> {
+        Submit::of(&*self.layout, Ok(new_task))
+    }
+
+    /// Submits many tasks concurrently. The results are in the order of the tasks.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold_core::Result<()> {
+    /// use futures::TryStreamExt;
+    /// use leasehold_queue::Queue;
+    ///
+    /// let queue = Queue::connect("memory://").await?;
+    /// let numbers = (0..100).map(|number| queue.submit("count", number).key(format!("number {number}")));
+    /// let submitted: Vec<_> = queue.submit_many(numbers).try_collect().await?;
+    /// assert_eq!(submitted.len(), 100);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn submit_many<'a>(
+        &'a self,
+        submits: impl IntoIterator<Item = Submit<'a>, IntoIter: Send + 'a>,
+    ) -> impl Stream<Item = Result<Submitted>> + Send + 'a {
+        let here = |submit| Submit { layout: &*self.layout, ..submit }.into_future();
+        stream::iter(submits).map(here).buffered(SUBMITS_AT_ONCE)
+    }
+
+    /// Reads the history of a task.
+    pub async fn get_history(&self, id: &TaskId) -> Result<Vec<Change>> {
+        Ok(self.get(id).await?.history.events().cloned().collect())
+    }
+
+    /// Waits until a task is final, and returns it. `timeout` is the time limit.
+    pub async fn wait(&self, id: &TaskId, timeout: Option<Duration>) -> Result<Task> {
+        let host = self.host();
+        let started = host.instant();
+        let (mut known, mut pause) = (None, WAIT_MIN);
+        loop {
+            if let Some(read) = self.poll(id, known.as_ref()).await? {
+                if read.task.status().is_final() {
+                    return Ok(read.task);
+                }
+                // It has changed: poll at the shortest interval again.
+                (known, pause) = (Some(read), WAIT_MIN);
+            }
+            let left = timeout.map(|timeout| timeout.saturating_sub(host.instant().since(started)));
+            if left.is_some_and(|left| left.is_zero()) {
+                let waited = timeout.unwrap_or_default();
+                let message = format!("task {id} is still not final after {waited:?}");
+                return Err(Error::new(Kind::Unavailable, message).with_reason(Reason::NotYet));
+            }
+            host.sleep(left.map_or(pause, |left| left.min(pause))).await;
+            pause = (pause * 2).min(WAIT_MAX);
+        }
+    }
+
+    /// Cancels a task: at once if it is waiting; a running one is stopped by its worker at the next renewal.
+    pub async fn cancel(&self, id: &TaskId) -> Result<Transition<Task>> {
+        self.operate(id, Event::Cancel).await
+    }
+
+    /// Retries a task that has failed, was cancelled or has expired.
+    pub async fn retry(&self, id: &TaskId) -> Result<Transition<Task>> {
+        self.operate(id, Event::Retry).await
+    }
+
+    /// Reschedules a waiting task.
+    pub async fn reschedule(&self, id: &TaskId, at: StoreTime) -> Result<Transition<Task>> {
+        check_time("time", at, self.now()?.earliest)?;
+        self.operate(id, Event::Reschedule { at }).await
+    }
+}

@@ -1,0 +1,329 @@
+//! Interface between a worker and the layout of its tasks.
+//!
+//! A worker runs handlers in slots, and knows no layout. A [`TaskSource`] finds and claims tasks for the free slots; a
+//! [`ClaimedTask`] is renewed while its handler runs, and then finished. Each layout has a source of its own: the index
+//! in a bucket, the folder of an outpost, a list in memory for tests.
+//!
+//! ```text
+//!   source                              worker
+//!   Slots::take ──▶ claim ── next() ──▶ run the handler ──▶ finish() ──▶ the slot is free again
+//!                                            │
+//!                                         renew()             on a thread that handlers cannot block
+//! ```
+
+use futures::StreamExt;
+use futures::future::{BoxFuture, Either, select};
+use futures::stream::FuturesUnordered;
+pub use leasehold_core::ids::TaskTypes;
+pub use leasehold_core::scan::DrainWait;
+use leasehold_core::scan::Polling;
+use leasehold_core::{Result, ShardRange, StoreTime, Task, TaskId, WorkerId};
+use leasehold_store::Outage;
+use serde_json::Value;
+use std::collections::{BTreeSet, HashSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+use crate::settle::Settlement;
+
+/// A place that workers can take tasks from.
+pub trait OpenSource: fmt::Debug + Send + Sync + 'static {
+    /// Opens a source for one worker.
+    fn open(&self, worker: WorkerInfo) -> BoxFuture<'static, Result<Box<dyn TaskSource>>>;
+}
+
+/// A worker, as its source sees it.
+#[derive(Debug, Clone)]
+pub struct WorkerInfo {
+    /// Worker id.
+    pub id: WorkerId,
+    /// Task types that it has handlers for.
+    pub types: TaskTypes,
+    /// Its slots. A source takes one before it claims a task.
+    pub slots: Slots,
+    /// Polling intervals.
+    pub polling: Polling,
+    /// True to end when nothing is left to do.
+    pub until_empty: bool,
+}
+
+/// Finds and claims the tasks of one worker.
+pub trait TaskSource: Send {
+    /// Waits until tasks are claimed. It claims no more once the [slots are closed](Slots::close).
+    ///
+    /// An error ends the worker, and its running tasks are waited for. After one of kind `Lost` they are stopped at
+    /// once, because the worker must not act any longer.
+    ///
+    /// # Cancel safety
+    ///
+    /// A claim that was made is returned by the next call.
+    fn next(&mut self) -> BoxFuture<'_, Result<Next>>;
+
+    /// Returns the maintenance duties of the layout.
+    fn duties(&self) -> Vec<Box<dyn Duty>> {
+        Vec::new()
+    }
+
+    /// Returns a view of the source.
+    fn status(&self) -> Arc<dyn SourceStatus> {
+        Arc::new(())
+    }
+
+    /// Ends everything that the source has started. The slots are closed, and no task runs.
+    fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>>;
+}
+
+/// Answer of a source.
+#[derive(Debug)]
+pub enum Next {
+    /// Tasks to run.
+    Tasks(Vec<TaskInSlot>),
+    /// No task will follow: the slots are closed, or nothing is left to do.
+    Empty,
+}
+
+/// A claimed task and the slot to run it in, which is free again when the claim is dropped.
+#[derive(Debug)]
+pub struct TaskInSlot {
+    /// The task.
+    pub task: Box<dyn ClaimedTask>,
+    /// Its slot.
+    pub slot: Slot,
+}
+
+/// A claimed task. It is renewed on one thread and finished on another, never at the same time.
+pub trait ClaimedTask: fmt::Debug + Send {
+    /// The task, as claimed.
+    fn task(&self) -> &Task;
+
+    /// Current time, from which the pause of a snoozed task counts.
+    fn now(&self) -> Result<StoreTime>;
+
+    /// Time for which the claim can still be trusted; none if it cannot.
+    fn time_left(&self) -> Option<Duration>;
+
+    /// Interval of renewals.
+    fn renew_every(&self) -> Duration;
+
+    /// Renews the claim, and records the progress of the handler where the layout has a place for it. `is_requested` is
+    /// true if the handler has asked for it, ahead of the interval. After an error it is tried again soon.
+    fn renew(&mut self, progress: Option<Value>, is_requested: bool) -> BoxFuture<'_, Result<ClaimStatus>>;
+
+    /// Ends the claim; the handler has stopped before. Returns the task, or none if the claim was lost. After an error
+    /// it is tried again while the claim can be trusted.
+    fn finish(&mut self, settlement: Settlement) -> BoxFuture<'_, Result<Option<Task>>>;
+
+    /// Keeps the result of a run whose claim was lost, if the layout has a place for it.
+    fn keep_late_result(&mut self, _settlement: Settlement) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// State of a claim after a renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClaimStatus {
+    /// It is held.
+    Held,
+    /// It is held, and the cancellation of the task was requested.
+    Cancelled,
+    /// It was lost: the handler must stop at once.
+    Lost,
+}
+
+/// Periodic maintenance of a layout. It may be done twice, or by several workers at once, without harm.
+pub trait Duty: Send {
+    /// Operation, for log messages.
+    fn operation(&self) -> &'static str;
+
+    /// Average interval.
+    fn every(&self) -> Duration;
+
+    /// True if the first round is at once; otherwise it is within the first interval, at a random time, because workers
+    /// may have been restarted together.
+    fn begins_at_once(&self) -> bool {
+        false
+    }
+
+    /// Time after which a round is interrupted, as it is when the worker stops; none if it must not be interrupted.
+    fn time_max(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Does one round.
+    fn tick(&mut self) -> BoxFuture<'_, Result<()>>;
+
+    /// Leaves the duty to other workers, because this one stops.
+    fn release(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// View of a running source, for monitors and for the engine.
+pub trait SourceStatus: fmt::Debug + Send + Sync {
+    /// Reason why the source waits, if it ends when nothing is left to do.
+    fn drain_wait(&self) -> Option<DrainWait> {
+        None
+    }
+
+    /// Shards that are served now.
+    fn shards(&self) -> Vec<ShardRange> {
+        Vec::new()
+    }
+
+    /// True if there is an inbox that is certainly held.
+    fn has_inbox(&self) -> bool {
+        false
+    }
+
+    /// The current outage of the store, if requests fail.
+    fn outage(&self) -> Option<Outage> {
+        None
+    }
+
+    /// True if the worker has to be restarted, because the layout has changed.
+    fn is_outdated(&self) -> bool {
+        false
+    }
+}
+
+/// A source without shards, inbox and waits.
+impl SourceStatus for () {}
+
+/// Slots of a worker, each for one task. Clones share their state.
+#[derive(Debug, Clone)]
+pub struct Slots {
+    total: usize,
+    state: watch::Sender<SlotState>,
+}
+
+#[derive(Debug, Default)]
+struct SlotState {
+    /// Tasks that are being claimed, or run.
+    tasks: BTreeSet<TaskId>,
+    is_closed: bool,
+}
+
+impl Slots {
+    /// Creates this many free slots.
+    #[must_use]
+    pub fn new(total: usize) -> Self {
+        Self { total, state: watch::Sender::default() }
+    }
+
+    /// Takes a slot for a task; none if none is free, or the task has one.
+    #[must_use]
+    pub fn take(&self, id: TaskId) -> Option<Slot> {
+        let mut is_taken = false;
+        self.state.send_if_modified(|state| {
+            is_taken = state.tasks.len() < self.total && state.tasks.insert(id);
+            // Nobody waits for fewer free slots.
+            false
+        });
+        is_taken.then(|| Slot { slots: self.clone(), id })
+    }
+
+    /// Number of free slots.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.total.saturating_sub(self.state.borrow().tasks.len())
+    }
+
+    /// True if no task is being claimed, and none runs.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.state.borrow().tasks.is_empty()
+    }
+
+    /// True if a task has a slot.
+    #[must_use]
+    pub fn contains(&self, id: &TaskId) -> bool {
+        self.state.borrow().tasks.contains(id)
+    }
+
+    /// The tasks that have a slot.
+    #[must_use]
+    pub fn tasks(&self) -> HashSet<TaskId> {
+        self.state.borrow().tasks.iter().copied().collect()
+    }
+
+    /// Closes the slots: no more tasks are to be claimed.
+    pub fn close(&self) {
+        self.state.send_if_modified(|state| !std::mem::replace(&mut state.is_closed, true));
+    }
+
+    /// True if the slots were closed.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.state.borrow().is_closed
+    }
+
+    /// Waits until the slots are closed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn closed(&self) {
+        let mut state = self.state.subscribe();
+        // The sender lives in `self`, so the wait cannot fail.
+        let _ = state.wait_for(|state| state.is_closed).await;
+    }
+
+    /// Subscribes to changes from now on.
+    #[must_use]
+    pub fn changes(&self) -> SlotChanges {
+        SlotChanges { state: self.state.subscribe() }
+    }
+}
+
+/// Subscription to changes of slots.
+#[derive(Debug)]
+pub struct SlotChanges {
+    state: watch::Receiver<SlotState>,
+}
+
+impl SlotChanges {
+    /// Waits until a slot has become free, or the slots were closed, since this last returned.
+    ///
+    /// # Cancel safety
+    ///
+    /// No change is lost when the future is dropped.
+    pub async fn changed(&mut self) {
+        if self.state.changed().await.is_err() {
+            // All slots are gone, and with them the worker.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// A slot that is taken by a task. It is free again when this is dropped.
+#[derive(Debug)]
+pub struct Slot {
+    slots: Slots,
+    id: TaskId,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.slots.state.send_if_modified(|state| state.tasks.remove(&self.id));
+    }
+}
+
+/// Waits until one of some futures has ended, or for something else, which goes first.
+///
+/// # Cancel safety
+///
+/// The output of a future that has ended is returned by the next call. `other` may be passed by reference.
+pub async fn next_or<F: Future, T>(
+    futures: &mut FuturesUnordered<F>,
+    other: impl Future<Output = T> + Unpin,
+) -> Either<F::Output, T> {
+    if futures.is_empty() {
+        return Either::Right(other.await);
+    }
+    match select(other, futures.select_next_some()).await {
+        Either::Left((other, _)) => Either::Right(other),
+        Either::Right((ended, _)) => Either::Left(ended),
+    }
+}

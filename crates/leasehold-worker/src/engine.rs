@@ -1,0 +1,160 @@
+//! The engine of a worker: runs the tasks of a source in slots, until shutdown. It knows no layout.
+//!
+//! A running task and the source are polled together, so that a task goes on while the source scans for others. After
+//! a shutdown was requested the source claims nothing new, and running tasks may finish; after the drain time, or on
+//! abort, they are stopped and released.
+
+use futures::StreamExt;
+use futures::future::{Either, select};
+use futures::stream::FuturesUnordered;
+use leasehold_core::{Error, Kind, Result, TaskId};
+use leasehold_queue::source::{Next, Slots, SourceStatus, TaskSource, next_or};
+use leasehold_store::Outage;
+use leasehold_store::host::Running;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::mpsc;
+
+use crate::duty;
+use crate::renew::{self, ActiveClaim};
+use crate::run_handle::{RunHandle, Stop};
+use crate::runner::TaskRunner;
+use crate::shutdown::{Shutdown, Stage};
+
+/// Number of consecutive failed requests after which work waits for the store; one or two are common.
+const OUTAGE_FAILURES: u32 = 3;
+
+/// State of a running worker.
+pub(crate) struct Engine {
+    pub(crate) runner: TaskRunner,
+    slots: Slots,
+    pub(crate) status: Arc<dyn SourceStatus>,
+    renewals: mpsc::UnboundedSender<Arc<ActiveClaim>>,
+    runs: Mutex<Runs>,
+}
+
+/// Handlers that run.
+#[derive(Default)]
+struct Runs {
+    active: BTreeMap<TaskId, Arc<RunHandle>>,
+    /// True if all of them have to stop, and those that would start.
+    is_stopped: bool,
+}
+
+/// Runs the tasks of a source and does its duties, until shutdown or until nothing is left. When this returns, every
+/// running task has ended or was released.
+pub(crate) async fn run(
+    runner: TaskRunner,
+    mut source: Box<dyn TaskSource>,
+    slots: Slots,
+    shutdown: Shutdown,
+) -> Result<()> {
+    let (renewals, claims) = mpsc::unbounded_channel();
+    let status = source.status();
+    let renewer = renew::run(runner.host.clone(), status.clone(), claims);
+    let renewing = runner.host.spawn_thread("leasehold-renew", Box::pin(renewer));
+    let duties = spawn_duties(&*source, &runner, &slots);
+    let engine = Engine { runner, slots, status, renewals, runs: Mutex::default() };
+    let work = Box::pin(engine.work(&mut *source, &shutdown));
+    let ended = match select(work, Box::pin(engine.stop_in_stages(&shutdown))).await {
+        Either::Left((ended, _)) => ended,
+        Either::Right((never, _)) => match never {},
+    };
+    // Recovery must not be interrupted in the middle of a change.
+    duties.await;
+    let closed = source.close().await;
+    drop(engine);
+    renewing.await;
+    ended.and(closed)
+}
+
+fn spawn_duties(source: &dyn TaskSource, runner: &TaskRunner, slots: &Slots) -> Running {
+    let duties = duty::run(source.duties(), source.status(), runner.host.clone(), slots.clone());
+    runner.host.spawn(Box::pin(async move {
+        if let Err(error) = duties.await {
+            // The source fails with the same error, or other workers do these duties.
+            tracing::warn!(%error, "duties stopped, lost claims are no longer recovered by this worker");
+        }
+    }))
+}
+
+impl Engine {
+    /// Runs the tasks of a source until it has no more, and then waits for the last of them.
+    async fn work(&self, source: &mut dyn TaskSource, shutdown: &Shutdown) -> Result<()> {
+        let mut running = FuturesUnordered::new();
+        let ended = loop {
+            let mut next = source.next();
+            let next = loop {
+                if let Either::Right(next) = next_or(&mut running, &mut next).await {
+                    break next;
+                }
+            };
+            match next {
+                Ok(Next::Tasks(claims)) => {
+                    running.extend(claims.into_iter().map(|claim| Box::pin(self.execute(claim))));
+                }
+                Ok(Next::Empty) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        self.slots.close();
+        match &ended {
+            Err(error) if error.kind() == Kind::Lost => shutdown.abort(),
+            _ => shutdown.drain(),
+        }
+        while running.next().await.is_some() {}
+        ended
+    }
+
+    /// Claims nothing new when a shutdown is requested; after the drain time, or on abort, stops all runs.
+    async fn stop_in_stages(&self, shutdown: &Shutdown) -> Infallible {
+        shutdown.reached(Stage::Drain).await;
+        self.slots.close();
+        let timeout = self.runner.host.sleep(self.runner.options.drain);
+        select(timeout, Box::pin(shutdown.reached(Stage::Abort))).await;
+        let runs = {
+            let mut runs = self.runs();
+            runs.is_stopped = true;
+            runs.active.values().cloned().collect::<Vec<_>>()
+        };
+        for run in runs {
+            run.stop(Stop::Shutdown);
+        }
+        std::future::pending().await
+    }
+
+    /// Registers a claim for renewal, and its run for shutdown.
+    pub(crate) fn register(&self, active: &Arc<ActiveClaim>) {
+        let mut runs = self.runs();
+        if runs.is_stopped {
+            active.run.stop(Stop::Shutdown);
+        }
+        runs.active.insert(active.run.id, active.run.clone());
+        // The renewer ends only after the last sender was dropped.
+        let _ = self.renewals.send(active.clone());
+    }
+
+    /// Removes a claim that has ended.
+    pub(crate) fn unregister(&self, active: &ActiveClaim) {
+        self.runs().active.remove(&active.run.id);
+    }
+
+    fn runs(&self) -> MutexGuard<'_, Runs> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The outage, once enough requests have failed to wait for the store.
+pub(crate) fn long_outage(outage: Option<Outage>) -> Option<Outage> {
+    outage.filter(|outage| outage.failures >= OUTAGE_FAILURES)
+}
+
+/// Logs a request that failed. During an outage of the store, which is reported as a whole, only at debug level.
+pub(crate) fn request_failed(operation: &'static str, error: &Error, outage: Option<&Outage>) {
+    if outage.is_some() {
+        tracing::debug!(operation, %error, "store request failed");
+    } else {
+        tracing::warn!(operation, %error, "store request failed");
+    }
+}

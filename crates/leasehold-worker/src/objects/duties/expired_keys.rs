@@ -1,0 +1,74 @@
+//! Removes expired idempotency records.
+
+use futures::TryStreamExt;
+use futures::future::BoxFuture;
+use leasehold_core::{Error, Kind, Result, keys};
+use leasehold_queue::source::Duty;
+use leasehold_store::{List, Purpose};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::objects::Objects;
+
+/// Average interval per worker.
+const EVERY: Duration = Duration::from_mins(30);
+/// Number of records that are removed concurrently.
+const AT_ONCE: usize = 8;
+
+/// Removes expired idempotency records: the holder of the first shard, or every worker without shard leasing.
+pub(super) struct ExpiredKeys {
+    objects: Arc<Objects>,
+}
+
+impl ExpiredKeys {
+    pub(super) fn new(objects: Arc<Objects>) -> Self {
+        Self { objects }
+    }
+
+    /// True if this worker does the duties outside the shards.
+    fn does_queue_duties(&self) -> bool {
+        let objects = &self.objects;
+        let Some(first) = objects.queue.shard_len().groups().into_iter().next() else { return true };
+        let holds = |now| objects.assignment.holds(&first.first, now);
+        objects.options.leasing.is_none() || objects.queue.now().is_ok_and(holds)
+    }
+
+    async fn remove(&self) -> Result<()> {
+        let queue = &self.objects.queue;
+        let mut next = Some(List::all(keys::UNIQUE));
+        while let Some(list) = next {
+            let page = queue.client().list(Purpose::Sweep, &list).await?;
+            let keys = futures::stream::iter(page.entries.into_iter().map(Ok));
+            let removals = keys.try_for_each_concurrent(AT_ONCE, |entry| async move {
+                match queue.remove_expired_key(&entry.key).await {
+                    Err(error) if error.kind() == Kind::Corrupt => self.objects.report(&error.to_string()),
+                    removed => drop(removed?),
+                }
+                Ok::<_, Error>(())
+            });
+            removals.await?;
+            next = page.next.map(|cursor| list.at(cursor));
+        }
+        Ok(())
+    }
+}
+
+impl Duty for ExpiredKeys {
+    fn operation(&self) -> &'static str {
+        "remove expired idempotency records"
+    }
+
+    fn every(&self) -> Duration {
+        EVERY
+    }
+
+    fn tick(&mut self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async {
+            if self.does_queue_duties() && self.objects.may_do_duties().await? {
+                self.remove().await
+            } else {
+                Ok(())
+            }
+        })
+    }
+}

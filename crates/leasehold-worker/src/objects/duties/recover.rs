@@ -1,0 +1,156 @@
+//! Recovers lost claims, and removes stale lease entries.
+
+use futures::future::BoxFuture;
+use leasehold_core::scan::{BackoffAction, CORRUPT_PAUSE, EntryBackoff};
+use leasehold_core::{Index, Result, StoreTime, keys};
+use leasehold_queue::IndexHit;
+use leasehold_queue::source::Duty;
+use leasehold_queue::sweep::Swept;
+use leasehold_store::Purpose;
+use leasehold_store::host::Instant;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lease::DutyLease;
+use crate::objects::Objects;
+
+/// Ttl of the lease on the duty.
+const RECOVERY_TTL: Duration = Duration::from_secs(10);
+/// Number of failed entries after which the rest of a round is left to the next.
+const FAILED_MAX: u32 = 2;
+/// Pause before an entry that failed is checked again.
+const FAILED_PAUSE: Duration = Duration::from_secs(30);
+
+/// Finds claims that have expired, and stale lease entries.
+///
+/// While no task waits or runs and the bell does not ring, no claim can be lost: then the index is not scanned until
+/// the next periodic sweep. No task runs if there was no ready entry, and *after that* no lease entry: a claim writes
+/// the lease entry before it removes the ready entry.
+pub(super) struct Recover {
+    objects: Arc<Objects>,
+    backoff: EntryBackoff,
+    /// Lease on the duty; none if this worker recovers on its own.
+    lease: Option<DutyLease>,
+    /// Time of the last list of lease entries, and whether no task waited or ran.
+    listed: Option<(Instant, bool)>,
+}
+
+/// Reason to scan for lost claims.
+enum WakeReason {
+    /// A task waits or runs, or may do so.
+    Active,
+    /// The last scan was long ago, and a ring may have been lost.
+    Sweep,
+}
+
+impl Recover {
+    /// Workers that all serve all shards take turns, by a lease on the duty. A worker with short claims does not
+    /// wait for it, because they would expire before.
+    pub(super) fn new(objects: Arc<Objects>) -> Self {
+        let has_own_shards = objects.options.leasing.is_some() || objects.options.shards.is_some();
+        let has_short_claims = objects.options.lease < RECOVERY_TTL * 3 / 2;
+        let lease = (!has_own_shards && !has_short_claims)
+            .then(|| DutyLease::new(&objects, keys::RECOVERY_LEASE, RECOVERY_TTL));
+        Self { objects, backoff: EntryBackoff::default(), lease, listed: None }
+    }
+
+    /// Reason to scan now, if any.
+    fn reason(&self) -> Option<WakeReason> {
+        let objects = &self.objects;
+        let is_active = objects.assignment.take_active();
+        let Some((at, was_quiet)) = self.listed else { return Some(WakeReason::Active) };
+        // A claim in a shard that this worker leases has no lease entry: existing ones are from other workers.
+        let is_leased = objects.options.leasing.is_some();
+        if !was_quiet || !is_leased && (is_active || !objects.assignment.is_ready_empty()) {
+            return Some(WakeReason::Active);
+        }
+        let is_old = objects.host().instant().since(at) >= objects.options.sweep_every;
+        is_old.then_some(WakeReason::Sweep)
+    }
+
+    fn check_again(&mut self, found: IndexHit, at: StoreTime) {
+        self.backoff.set(found, at, BackoffAction::Sweep);
+    }
+
+    /// Scans for lost claims if there is a reason to, and recovers them.
+    async fn recover(&mut self) -> Result<()> {
+        let Some(reason) = self.reason() else {
+            self.release().await;
+            return Ok(());
+        };
+        if let (WakeReason::Active, Some(lease)) = (reason, &mut self.lease)
+            && !lease.acquire().await?
+        {
+            // Until this worker has found all shards idle itself, the holder of the duty may be dead.
+            self.listed = None;
+            return Ok(());
+        }
+        let objects = self.objects.clone();
+        let (at, is_ready_empty) = (objects.host().instant(), objects.assignment.is_ready_empty());
+        self.listed = None;
+        let key_ranges = objects.assignment.key_ranges(Index::Lease, objects.queue.now()?, None);
+        let page = objects.queue.discover(Purpose::Sweep, key_ranges).await?;
+        let is_waiting = objects.options.leasing.is_none() && !is_ready_empty;
+        self.listed = Some((at, !is_waiting && page.due.is_empty() && page.next.is_none()));
+        for key in &page.invalid_keys {
+            objects.report(&format!("`{key}` is not an index entry"));
+        }
+        let present: HashSet<_> = page.due.iter().map(|found| found.entry.clone()).collect();
+        self.backoff.retain(|entry| present.contains(entry));
+        let mut failed = 0;
+        for found in page.due {
+            let now = objects.queue.now()?;
+            if objects.slots().contains(&found.entry.id) || self.backoff.action(&found.entry, now).is_none() {
+                continue;
+            }
+            let swept = match objects.queue.sweep(&found).await {
+                Ok(swept) => swept,
+                // One failure must not block the entries after it; if all fail, the store is unavailable.
+                Err(error) if failed < FAILED_MAX => {
+                    objects.request_failed("recover a lost claim", &error);
+                    failed += 1;
+                    self.check_again(found, now.latest_known().plus(FAILED_PAUSE));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            match swept {
+                Swept::Moved(task) => objects.recovered(&task),
+                Swept::Later(at) | Swept::Held(at) => self.check_again(found, at),
+                Swept::Corrupt(error) => {
+                    objects.report(&error.to_string());
+                    self.check_again(found, now.latest_known().plus(CORRUPT_PAUSE));
+                }
+                Swept::Fine | Swept::Removed => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Duty for Recover {
+    fn operation(&self) -> &'static str {
+        "recover lost claims"
+    }
+
+    fn every(&self) -> Duration {
+        self.objects.options.recover_every
+    }
+
+    fn begins_at_once(&self) -> bool {
+        true
+    }
+
+    fn tick(&mut self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async { if self.objects.may_do_duties().await? { self.recover().await } else { Ok(()) } })
+    }
+
+    fn release(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            if let Some(lease) = &mut self.lease {
+                lease.release().await;
+            }
+        })
+    }
+}

@@ -1,0 +1,178 @@
+//! A worker's own inbox, and the lease on it. The holder of the lease has the worker id.
+//!
+//! Producers put pointers to new tasks into the inbox as long as the lease is held. It is renewed on a thread that
+//! handlers cannot block, but only while the poll loop runs: a worker that hangs does not keep its inbox. A worker
+//! that stops releases the lease and empties the inbox, so that other workers continue at once. A worker whose id was
+//! taken by another process stops everything.
+//!
+//! Requests: 1 put per renewal. A start is 1 put, and 1 get and 1 put more if the id was used before. A stop is 1
+//! put, 1 get and 1 list, and those of moving the remaining pointers.
+
+use futures::future::{Either, select};
+use leasehold_core::{Error, HexName, Holder, Kind, Now, Reason, Result, StoreTime, WorkerId, keys};
+use leasehold_queue::ObjectQueue;
+use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken, worker_subject};
+use leasehold_queue::source::Slots;
+use leasehold_store::HostExt;
+use leasehold_store::mutant::breaks;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+
+use crate::engine::request_failed;
+use crate::options::InboxLease;
+
+/// Fraction of the usual pause after which a renewal is retried that failed, or that waits for the poll loop.
+const SOON_PART: u32 = 8;
+/// Minimum time left of a lease when it is renewed, also while idle: one attempt may fail, and the next one be slow.
+const LEFT_MIN: Duration = Duration::from_secs(15);
+
+/// The inbox of this worker, shared by all of its parts.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    queue: ObjectQueue,
+    leases: Leases,
+    options: InboxLease,
+    /// Time until which the inbox is certainly held.
+    trusted_until: Mutex<Option<StoreTime>>,
+    /// True if the poll loop has run since the last renewal.
+    has_heartbeat: AtomicBool,
+    /// True if the inbox was not empty since the last renewal.
+    is_busy: AtomicBool,
+    /// True if another process has taken the worker id.
+    is_lost: watch::Sender<bool>,
+}
+
+impl Inbox {
+    /// Takes the lease on the worker id; fails if another process has it.
+    pub(super) async fn open(
+        queue: ObjectQueue,
+        id: &WorkerId,
+        options: InboxLease,
+    ) -> Result<(Self, HeldLease)> {
+        let instance = HexName::from_random(queue.client().host().random_bits());
+        let holder = Holder { worker_id: id.clone(), instance, ttl: options.ttl };
+        let leases = Leases::new(queue.client().clone(), holder)?;
+        let held = match leases.take(&keys::inbox_lease(id), &worker_subject(id), None).await? {
+            Taken::Ours(held) => held,
+            Taken::Others(lease) => {
+                let message = format!(
+                    "worker id \"{id}\" is in use until {}; wait, or choose another",
+                    lease.expires_at
+                );
+                return Err(Error::new(Kind::Unavailable, message).with_reason(Reason::Conflict));
+            }
+        };
+        let inbox = Self {
+            queue,
+            leases,
+            options,
+            trusted_until: Mutex::new(Some(held.lease().expires_at)),
+            has_heartbeat: AtomicBool::new(true),
+            is_busy: AtomicBool::new(true),
+            is_lost: watch::Sender::new(false),
+        };
+        Ok((inbox, held))
+    }
+
+    pub(super) fn worker(&self) -> &WorkerId {
+        &self.leases.holder().worker_id
+    }
+
+    /// True if the inbox is certainly held.
+    pub(super) fn is_held(&self, now: Now) -> bool {
+        let until = *self.trusted_until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_some_and(|until| now.is_before(until) || breaks("inbox-trusted-for-ever"))
+    }
+
+    /// Records an iteration of the poll loop. Returns the maximum time until the next one, also when all slots are
+    /// busy.
+    pub(super) fn heartbeat(&self) -> Duration {
+        self.has_heartbeat.store(true, SeqCst);
+        self.options.renew_every / 2
+    }
+
+    /// Records that the inbox was not empty.
+    pub(super) fn mark_busy(&self) {
+        self.is_busy.store(true, SeqCst);
+    }
+
+    /// Returns an error if the worker id was lost.
+    pub(super) fn check(&self) -> Result<()> {
+        if *self.is_lost.borrow() { Err(self.lost_error()) } else { Ok(()) }
+    }
+
+    fn lost_error(&self) -> Error {
+        let worker = self.worker();
+        let message = format!("worker id \"{worker}\" was taken by another process, with its inbox");
+        Error::new(Kind::Lost, message)
+    }
+
+    /// Waits until the worker id was lost.
+    pub(super) async fn lost(&self) -> Error {
+        let mut is_lost = self.is_lost.subscribe();
+        // The sender lives in `self`, so the wait cannot fail.
+        let _ = is_lost.wait_for(|is_lost| *is_lost).await;
+        self.lost_error()
+    }
+
+    /// Renews the lease until the worker stops, or the lease is lost.
+    pub(super) async fn renew_until_closed(self: Arc<Self>, mut held: HeldLease, slots: Slots) {
+        let host = self.queue.client().host().clone();
+        let (usual, soon) = (self.options.renew_every, self.options.renew_every / SOON_PART);
+        let seldom = (usual * 2).min(self.options.ttl.saturating_sub(LEFT_MIN)).max(usual);
+        let mut pause = usual;
+        loop {
+            let sleep = host.sleep(pause.mul_f64(0.9) + host.random_below(pause / 10));
+            if let Either::Right(_) = select(sleep, Box::pin(slots.closed())).await {
+                // What is not finished in time is left to other workers.
+                select(Box::pin(self.release(held)), host.sleep(usual)).await;
+                return;
+            }
+            if !self.has_heartbeat.swap(false, SeqCst) {
+                pause = soon;
+                continue;
+            }
+            let renewal = Box::pin(self.leases.renew(&mut held));
+            let renewed = match select(renewal, host.sleep(usual / 2)).await {
+                Either::Left((renewed, _)) => renewed,
+                Either::Right(_) => Err(Error::new(Kind::Unavailable, "renewal timed out")),
+            };
+            pause = match renewed {
+                Ok(Renewed::Kept) => {
+                    self.set_trusted_until(Some(held.lease().expires_at));
+                    if self.is_busy.swap(false, SeqCst) { usual } else { seldom }
+                }
+                Ok(Renewed::Lost) => {
+                    self.set_trusted_until(None);
+                    self.is_lost.send_replace(true);
+                    return tracing::error!(worker = %self.worker(), "worker id was lost, stopping all tasks");
+                }
+                Err(error) => {
+                    let outage = self.queue.client().health().outage();
+                    request_failed("renew the lease on the inbox", &error, outage.as_ref());
+                    // The next attempt does not wait for the poll loop.
+                    self.has_heartbeat.store(true, SeqCst);
+                    soon
+                }
+            };
+        }
+    }
+
+    /// Releases the lease, and moves the remaining pointers to the overflow.
+    async fn release(&self, held: HeldLease) {
+        self.set_trusted_until(None);
+        let key = held.key().to_owned();
+        if let Err(error) = self.leases.release(held).await {
+            tracing::warn!(%key, %error, "failed to release lease");
+        }
+        if let Err(error) = self.queue.rescue_inbox(self.worker()).await {
+            tracing::warn!(%error, "failed to empty inbox, other workers will do it");
+        }
+    }
+
+    fn set_trusted_until(&self, until: Option<StoreTime>) {
+        *self.trusted_until.lock().unwrap_or_else(PoisonError::into_inner) = until;
+    }
+}

@@ -1,0 +1,432 @@
+//! Shard leasing: workers divide the shards among themselves, and each scans only its own.
+//!
+//! Each worker holds a lease on its worker id, by which the others count it, and leases on *groups* of neighbouring
+//! shards. In each round it renews them, counts the live workers, computes its quota, and releases or takes groups
+//! until it has its quota. Leases save requests, and correctness does not depend on them: a task is protected by its
+//! own claim, so two workers that serve one shard for a while do no harm.
+//!
+//! ```text
+//!   join: take the id ──▶ each round: renew id and groups ─▶ count live workers ─▶ quota
+//!                                                                                    │
+//!                  above it: release                      below it: take free groups ◀┤
+//! ```
+//!
+//! * A worker is live while the lease on its id is held. [`ShardShare`] computes the quota from their number, and the
+//!   pauses between rounds.
+//! * A list shows keys, timestamps and sizes: a lease that was written within the ttl and is not padded (released)
+//!   counts as held; only older ones are read. A held lease is not read again until it expires, and a corrupt one not
+//!   until it is old enough to be replaced.
+//! * Free groups are tried in random order.
+//! * Held leases are renewed in time, whatever other requests are unanswered: each answer is waited for during a
+//!   fraction of a round, and the next renewal waits for none.
+//! * A group is served only while its lease can be trusted. Running tasks continue under their own claims.
+//!
+//! Requests per round: 1 put for the id, 1 put per held group, 1 list of the ids; 1 list of the groups per scan while
+//! below the quota, and 1 get and 1 put per group that is taken.
+
+use futures::future::{Either, join_all, select};
+use futures::{StreamExt, stream};
+use leasehold_core::shard_share::ShardShare;
+use leasehold_core::{Error, Holder, Kind, Result, ShardRange, StoreTime, WorkerId, keys};
+use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken, shards_subject, worker_subject};
+use leasehold_queue::source::Slots;
+use leasehold_queue::{ObjectQueue, PeerLeaseCache};
+use leasehold_store::host::Host;
+use leasehold_store::{HostExt, List, ListEntry, Purpose};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::shard_assignment::ShardAssignment;
+use crate::engine::request_failed;
+use crate::options::ShardLeasing;
+
+/// Fraction of a round for which a renewal is waited for. Longer than for other answers: a slow store
+/// must not cost the leases.
+const RENEWAL_PART: u32 = 2;
+/// Fraction of a round for which other answers are waited for.
+const ANSWER_PART: u32 = 4;
+/// Number of leases of other workers that are read concurrently.
+const READS_AT_ONCE: usize = 16;
+
+/// Leases shards for one worker until its slots are closed, and then releases them.
+pub(super) async fn run(
+    queue: ObjectQueue,
+    id: WorkerId,
+    options: ShardLeasing,
+    assignment: Arc<ShardAssignment>,
+    slots: Slots,
+) {
+    let mut leaser = match ShardLeaser::new(queue, id, options, assignment) {
+        Ok(leaser) => leaser,
+        Err(error) => return tracing::error!(%error, "failed to start shard leasing"),
+    };
+    while !slots.is_closed() {
+        if let Err(error) = leaser.round().await {
+            request_failed("lease shards", &error, leaser.queue.client().health().outage().as_ref());
+        }
+        leaser.assignment.set_full_share(leaser.has_full_share());
+        leaser.update_assignment();
+        let sleep = leaser.host().sleep(leaser.pause());
+        select(sleep, Box::pin(slots.closed())).await;
+    }
+    leaser.release_all().await;
+}
+
+/// Shard leasing of one worker.
+struct ShardLeaser {
+    queue: ObjectQueue,
+    leases: Leases,
+    options: ShardLeasing,
+    assignment: Arc<ShardAssignment>,
+    groups: Vec<ShardRange>,
+    share: ShardShare,
+    /// Lease on the worker id.
+    id_lease: Option<HeldLease>,
+    /// Leases on groups.
+    held: BTreeMap<ShardRange, HeldLease>,
+    /// Leases that are no longer served, and possibly not released yet.
+    releasing: Vec<HeldLease>,
+    /// Groups whose take has an unknown outcome: they may be held.
+    in_doubt: BTreeSet<ShardRange>,
+    /// Known leases of other workers.
+    peers: PeerLeaseCache,
+    /// Expiry of the lease of another process on this worker id.
+    id_taken_until: Option<StoreTime>,
+}
+
+impl ShardLeaser {
+    fn new(
+        queue: ObjectQueue,
+        id: WorkerId,
+        options: ShardLeasing,
+        assignment: Arc<ShardAssignment>,
+    ) -> Result<Self> {
+        let instance = leasehold_core::HexName::from_random(queue.client().host().random_bits());
+        let holder = Holder { worker_id: id, instance, ttl: options.ttl };
+        let groups = queue.shard_len().groups();
+        Ok(Self {
+            leases: Leases::new(queue.client().clone(), holder)?,
+            share: ShardShare::new(options.clone(), &groups),
+            groups,
+            peers: PeerLeaseCache::new(options.ttl),
+            queue,
+            options,
+            assignment,
+            id_lease: None,
+            held: BTreeMap::new(),
+            releasing: Vec::new(),
+            in_doubt: BTreeSet::new(),
+            id_taken_until: None,
+        })
+    }
+
+    fn host(&self) -> Arc<dyn Host> {
+        self.queue.client().host().clone()
+    }
+
+    /// One round. Renewals go first: no other answer is waited for when they are due again.
+    async fn round(&mut self) -> Result<()> {
+        if self.share.begin_renewal(self.local()) {
+            self.renew().await;
+        }
+        let (host, left) = (self.host(), self.share.until_renewal(self.local()));
+        with_timeout(&host, left, self.rebalance()).await
+    }
+
+    /// Computes the quota if it may have changed, and releases or takes groups until it is reached.
+    ///
+    /// # Cancel safety
+    ///
+    /// A request in flight may still be applied: a take is recorded as in doubt before it is sent, a release as
+    /// releasing.
+    async fn rebalance(&mut self) -> Result<()> {
+        self.release_surplus().await;
+        if self.share.must_count() {
+            if !self.take_worker_id().await? {
+                return Ok(());
+            }
+            self.count_workers().await?;
+            self.release_surplus().await;
+        }
+        let mut settled = Ok(());
+        if self.id_lease.is_some() && !self.in_doubt.is_empty() {
+            settled = self.resolve_in_doubt().await;
+        }
+        if self.id_lease.is_some() && self.remaining_quota() > 0 {
+            self.take_free().await?;
+        }
+        settled
+    }
+
+    /// Number of groups that may still be taken, whatever the outcome of those in doubt.
+    fn remaining_quota(&self) -> usize {
+        self.share.quota().saturating_sub(self.held.len() + self.in_doubt.len())
+    }
+
+    fn local(&self) -> Duration {
+        self.host().instant().since_boot()
+    }
+
+    /// Pause until the next round.
+    fn pause(&self) -> Duration {
+        let has_requests = !self.releasing.is_empty() || !self.in_doubt.is_empty();
+        let now = self.queue.now().ok();
+        let free_in = self.id_taken_until.zip(now).map(|(until, now)| until.since(now.earliest));
+        let jitter = self.host().random_below(Duration::from_secs(1)).as_secs_f64();
+        self.share.pause(self.local(), self.held.len(), has_requests, free_in, jitter)
+    }
+
+    /// Renews all held leases concurrently. A lost group is no longer served from now on; one that could not be
+    /// renewed is served until its last confirmed expiry. No lease waits for another whose renewal gets no answer:
+    /// the outcome of that is read by the next one, which adopts it.
+    async fn renew(&mut self) {
+        let (leases, host, timeout) = (&self.leases, self.host(), self.options.renew_every / RENEWAL_PART);
+        let client = self.queue.client();
+        let mut held: Vec<_> = self.held.values_mut().chain(&mut self.id_lease).collect();
+        let renewals = held.iter_mut().map(|held| async {
+            let key = held.key().to_owned();
+            let renewed = with_timeout(&host, timeout, leases.renew(held)).await;
+            let is_lost = matches!(renewed, Ok(Renewed::Lost));
+            if let Err(error) = renewed {
+                request_failed("renew a shard lease", &error, client.health().outage().as_ref());
+            }
+            (key, is_lost)
+        });
+        let ended = join_all(renewals).await;
+        let lost: BTreeSet<_> =
+            ended.into_iter().filter(|(_, is_lost)| *is_lost).map(|(key, _)| key).collect();
+        for key in &lost {
+            tracing::warn!(%key, "lease was lost to another worker");
+            self.share.moved();
+        }
+        self.held.retain(|_, held| !lost.contains(held.key()));
+        self.id_lease.take_if(|lease| lost.contains(lease.key()));
+        self.update_assignment();
+    }
+
+    /// Takes the lease on the worker id, by which other workers count this one; false if another process has it.
+    async fn take_worker_id(&mut self) -> Result<bool> {
+        if self.id_lease.is_some() {
+            return Ok(true);
+        }
+        let id = self.leases.holder().worker_id.clone();
+        let key = keys::worker_lease(&id);
+        let subject = worker_subject(&id);
+        let taken = self.leases.take(&key, &subject, None);
+        self.id_taken_until = None;
+        match with_timeout(&self.host(), self.answer_timeout(), taken).await {
+            Ok(Taken::Ours(lease)) => self.id_lease = Some(lease),
+            Ok(Taken::Others(lease)) => {
+                tracing::warn!(worker = %id, until = %lease.expires_at, "worker id is in use by another process");
+                self.id_taken_until = Some(lease.expires_at);
+                // Other workers no longer count this one: groups that it kept would be missing from their shares.
+                self.share.leave();
+                self.release_surplus().await;
+                return Ok(false);
+            }
+            // No other process has it either: keep the share, and take nothing until the lease can be replaced.
+            Err(error) if error.kind() == Kind::Corrupt => {
+                tracing::warn!(%error, "corrupt lease will be replaced when it is old enough");
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(true)
+    }
+
+    /// Time limit of a request other than a renewal.
+    fn answer_timeout(&self) -> Duration {
+        self.options.renew_every / ANSWER_PART
+    }
+
+    /// Counts the live workers, and computes the quota of this one.
+    async fn count_workers(&mut self) -> Result<()> {
+        let listed = with_timeout(&self.host(), self.answer_timeout(), self.list(keys::WORKERS)).await?;
+        self.peers.evict_old(self.queue.now()?);
+        let alive = self.live_workers(listed).await?;
+        if let Some(needed) = self.share.count(&alive, &self.leases.holder().worker_id) {
+            let configured = self.options.shards_per_worker;
+            tracing::warn!(configured, needed, "shards_per_worker is too small to serve all shards");
+        }
+        Ok(())
+    }
+
+    /// Lists the live workers, including this one. Only old leases are read, and only once.
+    async fn live_workers(&mut self, listed: Vec<ListEntry>) -> Result<BTreeSet<WorkerId>> {
+        let now = self.queue.now()?;
+        let own = self.leases.holder().worker_id.clone();
+        let with_name = |listed: ListEntry| Some((keys::parse_worker_lease(&listed.key)?, listed));
+        let names: Vec<_> =
+            listed.into_iter().filter_map(with_name).filter(|(name, _)| *name != own).collect();
+        let unknown = names.iter().filter(|(_, listed)| self.peers.is_held(listed, now).is_none());
+        let (client, host, timeout) = (self.queue.client(), &self.host(), self.answer_timeout());
+        let reads = unknown.map(|(_, listed)| async move {
+            match with_timeout(host, timeout, leasehold_queue::read_lease(client, &listed.key)).await {
+                Ok(lease) => Ok((listed, lease)),
+                // A corrupt lease belongs to no worker: its shards are to be served.
+                Err(error) if error.kind() == Kind::Corrupt => Ok((listed, None)),
+                Err(error) => Err(error),
+            }
+        });
+        let read: Vec<_> = stream::iter(reads.collect::<Vec<_>>()).buffered(READS_AT_ONCE).collect().await;
+        for read in read {
+            let (listed, lease) = read?;
+            self.peers.insert(&listed.key, Some(listed.modified), lease.as_ref());
+        }
+        let is_alive = |listed: &ListEntry| self.peers.is_held(listed, now) == Some(true);
+        let others = names.iter().filter(|(_, listed)| is_alive(listed)).map(|(name, _)| name.clone());
+        Ok(others.chain([own]).collect())
+    }
+
+    /// True if the whole share is held. A worker without its id has no share yet.
+    fn has_full_share(&self) -> bool {
+        self.id_lease.is_some() && self.share.is_whole(self.held.len())
+    }
+
+    /// Releases groups above the quota. A group is no longer served before other workers can see that it is free. A
+    /// release without an answer is retried soon, until the lease has expired.
+    async fn release_surplus(&mut self) {
+        while self.held.len() > self.share.quota() {
+            self.releasing.extend(self.held.pop_last().map(|(_, held)| held));
+        }
+        self.update_assignment();
+        let (leases, host, timeout) = (&self.leases, self.host(), self.answer_timeout());
+        let releases = self.releasing.iter().map(|held| async {
+            let released = with_timeout(&host, timeout, leases.release(held.clone())).await;
+            if let Err(error) = &released {
+                tracing::warn!(key = held.key(), %error, "failed to release lease");
+            }
+            released.is_ok()
+        });
+        let mut is_released = join_all(releases).await.into_iter();
+        let now = self.queue.now();
+        let has_expired = |held: &HeldLease| now.as_ref().is_ok_and(|now| held.lease().is_free(*now));
+        self.releasing.retain(|held| !is_released.next().unwrap_or(true) && !has_expired(held));
+    }
+
+    /// Takes free groups, up to the quota.
+    async fn take_free(&mut self) -> Result<()> {
+        let listed = with_timeout(&self.host(), self.answer_timeout(), self.list(keys::SHARD_LEASES)).await?;
+        let now = self.queue.now()?;
+        let listed: BTreeMap<_, _> = listed.into_iter().map(|entry| (entry.key.clone(), entry)).collect();
+        let mut wanted = Vec::new();
+        let is_known = |group: &&ShardRange| self.held.contains_key(group) || self.in_doubt.contains(group);
+        for group in self.groups.iter().filter(|group| !is_known(group)) {
+            let found = listed.get(&keys::shard_lease(group));
+            if found.is_none_or(|found| self.peers.is_held(found, now) != Some(true)) {
+                wanted.push((group.clone(), found.map(|found| found.modified)));
+            }
+        }
+        self.shuffle(&mut wanted);
+        self.share.scanned();
+        while self.remaining_quota() > 0 && !wanted.is_empty() {
+            let rest = wanted.split_off(wanted.len().min(self.remaining_quota()));
+            self.take_groups(wanted).await?;
+            wanted = rest;
+        }
+        Ok(())
+    }
+
+    /// Takes the groups in doubt, so that they are not idle until they expire; releases them if they are too many.
+    async fn resolve_in_doubt(&mut self) -> Result<()> {
+        // The object nearly always exists.
+        let modified = Some(self.queue.now()?.earliest);
+        self.take_groups(self.in_doubt.iter().map(|group| (group.clone(), modified)).collect()).await?;
+        self.release_surplus().await;
+        Ok(())
+    }
+
+    /// Takes these groups concurrently, each with the timestamp that a list has shown. A take in doubt counts as
+    /// taken until its outcome is known, and does not block the others.
+    async fn take_groups(&mut self, groups: Vec<(ShardRange, Option<StoreTime>)>) -> Result<()> {
+        self.in_doubt.extend(groups.iter().map(|(group, _)| group.clone()));
+        let (leases, host, timeout) = (&self.leases, &self.host(), self.answer_timeout());
+        let takes = groups.into_iter().map(|(group, stamp)| async move {
+            let key = keys::shard_lease(&group);
+            let taken = with_timeout(host, timeout, leases.take(&key, &shards_subject(&group), stamp)).await;
+            (group, key, stamp, taken)
+        });
+        let mut failed = Ok(());
+        for (group, key, stamp, taken) in join_all(takes).await {
+            match taken {
+                Ok(Taken::Ours(held)) => {
+                    self.share.moved();
+                    self.held.insert(group.clone(), held);
+                }
+                Ok(Taken::Others(lease)) => {
+                    self.peers.insert(&key, stamp, Some(&lease));
+                }
+                Err(error) if error.kind() == Kind::Corrupt => {
+                    tracing::warn!(%error, "corrupt lease will be replaced when it is old enough");
+                    self.peers.insert_corrupt(&key, stamp);
+                }
+                Err(error) => {
+                    failed = Err(error);
+                    continue;
+                }
+            }
+            self.in_doubt.remove(&group);
+        }
+        self.update_assignment();
+        failed
+    }
+
+    /// Updates the shards to serve, with the expiry of their leases.
+    fn update_assignment(&self) {
+        let held = self.held.iter().map(|(group, held)| (group.clone(), held.lease().expires_at));
+        self.assignment.lease(held.collect());
+    }
+
+    /// Releases everything, so that the other workers notice within a round; also groups in doubt. Those are taken
+    /// first, so that no request in flight for them can be applied afterwards.
+    async fn release_all(&mut self) {
+        self.share.leave();
+        self.release_surplus().await;
+        let is_id_in_doubt =
+            self.id_lease.is_none() && self.id_taken_until.is_none() && self.share.has_begun();
+        if is_id_in_doubt && let Err(error) = self.take_worker_id().await {
+            tracing::warn!(%error, "failed to release worker id");
+        }
+        self.releasing.extend(self.id_lease.take());
+        if !self.in_doubt.is_empty()
+            && let Err(error) = self.resolve_in_doubt().await
+        {
+            tracing::warn!(%error, "failed to release some shard leases");
+        }
+        for _ in 0..ANSWER_PART {
+            self.release_surplus().await;
+            if self.releasing.is_empty() {
+                return;
+            }
+        }
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<ListEntry>> {
+        let (mut next, mut entries) = (Some(List::all(prefix)), Vec::new());
+        while let Some(list) = next {
+            let page = self.queue.client().list(Purpose::Lease, &list).await?;
+            entries.extend(page.entries);
+            next = page.next.map(|cursor| list.at(cursor));
+        }
+        Ok(entries)
+    }
+
+    fn shuffle<T>(&self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            let other = self.queue.client().host().random() % (last as u64 + 1);
+            items.swap(last, usize::try_from(other).unwrap_or(0));
+        }
+    }
+}
+
+/// Waits for an answer with a time limit, so that the other leases are renewed in time.
+async fn with_timeout<T>(
+    host: &Arc<dyn Host>,
+    timeout: Duration,
+    answer: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    match select(Box::pin(answer), host.sleep(timeout)).await {
+        Either::Left((answer, _)) => answer,
+        Either::Right(_) => Err(Error::new(Kind::Unavailable, "request timed out")),
+    }
+}
