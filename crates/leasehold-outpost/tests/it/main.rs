@@ -4,12 +4,10 @@
 mod clocks;
 mod concurrency;
 mod copies;
-mod crashes;
 mod front;
 mod leases;
 mod lost_leases;
 mod polling;
-mod racing;
 mod records;
 mod retrying;
 #[path = "../../../leasehold-worker/tests/it/suite.rs"]

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::one_at_a_time;
 use crate::support::{
     claim, complete, folder, lease, make_stale, of, op_names, order, path, places, real, remote, send_all,
 };
@@ -65,6 +66,7 @@ fn is_free(spool: &Spool, id: &TaskId) -> bool {
 }
 
 fn crash_at_every_step(crash: &CrashCase) {
+    let _alone = one_at_a_time();
     let mut step = 1;
     loop {
         assert!(step < STEPS_MAX, "{} does not end", crash.word);

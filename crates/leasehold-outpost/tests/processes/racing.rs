@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use crate::one_at_a_time;
 use crate::support::{claim, folder, lease, make_stale, of, op_names, order, real, send_all};
 use leasehold_core::TaskId;
 
@@ -73,6 +74,7 @@ impl Drop for Race {
 
 #[test]
 fn of_32_processes_that_claim_a_task_one_wins() {
+    let _alone = one_at_a_time();
     let data = folder();
     let spool = real(data.path());
     let mut race = Race::start(data.path());
@@ -86,6 +88,7 @@ fn of_32_processes_that_claim_a_task_one_wins() {
 
 #[test]
 fn of_32_processes_that_reclaim_a_stale_lease_one_wins() {
+    let _alone = one_at_a_time();
     let data = folder();
     let spool = real(data.path());
     let mut race = Race::start(data.path());
