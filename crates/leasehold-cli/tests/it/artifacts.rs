@@ -163,7 +163,8 @@ fn an_artifact_with_a_corrupt_manifest_is_quarantined() {
     artifacts.run(&["init"]);
     artifacts.put("photo.raw", 10);
     let root = artifacts.fixture.path().display().to_string();
-    let manifests = || artifacts.fixture.objects().into_iter().filter(|path| path.ends_with("/manifest.json"));
+    let manifests =
+        || artifacts.fixture.objects().into_iter().filter(|path| path.ends_with("/manifest.json"));
     let manifest = manifests().next().unwrap();
     let key = manifest[root.len() + 1..].to_owned();
     let quarantine = |key: &str| output_of(&mut artifacts.command(&["quarantine", key]));
