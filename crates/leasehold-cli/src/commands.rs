@@ -35,6 +35,7 @@ pub(crate) mod workers;
 
 use clap::CommandFactory;
 use leasehold_core::Error;
+use leasehold_core::limits::OPERATION_TIMEOUT;
 use leasehold_queue::{Queue, QueueConfig};
 use leasehold_store::{Client, OpenMode, OpenOptions};
 use leasehold_worker::Shutdown;
@@ -301,6 +302,10 @@ async fn open_queue(command: &Command, settings: &Settings) -> anyhow::Result<Qu
     if let Command::Check(overview::CheckArgs { grace_secs: Some(grace), .. }) = command {
         config.ahead_grace = Duration::from_secs(*grace);
         config.stale_grace = config.ahead_grace;
+    }
+    if let Command::SubmitMany(_) = command {
+        // A store that fails for longer stops the command. Retrying lines with unknown outcome would only delay that.
+        config.submit_wait = OPERATION_TIMEOUT;
     }
     if let Command::MigrateShards(_) = command {
         // The setting may be the old or the new number of digits.

@@ -375,6 +375,15 @@ impl History {
     }
 }
 
+/// Most informative line of an error or a reason: the last one of a traceback, otherwise the first one that is not
+/// blank.
+#[must_use]
+pub fn summary_line(text: &str) -> &str {
+    let mut lines = text.lines().map(str::trim_end).filter(|line| !line.trim_start().is_empty());
+    let first = lines.next().unwrap_or_default();
+    if first.starts_with("Traceback") { lines.next_back().unwrap_or(first) } else { first.trim_start() }
+}
+
 /// Priority among tasks that are due in the same minute: 0 to 9, 9 first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
@@ -418,5 +427,24 @@ impl TryFrom<u8> for Priority {
 impl From<Priority> for u8 {
     fn from(priority: Priority) -> Self {
         priority.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::summary_line;
+
+    #[test]
+    fn the_summary_of_a_traceback_is_its_last_line() {
+        for (text, summary) in [
+            ("no luck", "no luck"),
+            ("\n  no luck\r\nat all\n", "no luck"),
+            ("Traceback (most recent call last):\n  File x\nOSError: no\n\n", "OSError: no"),
+            ("OSError: no\nTraceback:\n  File x", "OSError: no"),
+            ("Traceback:", "Traceback:"),
+            ("", ""),
+        ] {
+            assert_eq!(summary_line(text), summary, "{text:?}");
+        }
     }
 }

@@ -22,6 +22,7 @@ use leasehold_core::{Error, IndexLocation, Kind, NewTask, Result, Status, Task, 
 use leasehold_store::host::Instant;
 use leasehold_store::{HostExt, Object, Purpose, PutOutcome, When};
 use serde::Serialize;
+use std::time::Duration;
 
 use crate::connect::ObjectQueue;
 use crate::front::{Submit, Submitted};
@@ -177,7 +178,12 @@ impl ObjectQueue {
         let tombstone =
             Task::tombstone(task.id, task.shard.clone(), "submit abandoned", &self.step_context()?);
         let body = Bytes::from(record::write(&tombstone));
-        match self.client.put(Purpose::Submit, key, body, &When::Absent).await {
+        let mut client = self.client.clone();
+        if client.health().reads_fail() {
+            // Probably unreachable. A single attempt: the submit has retried for long enough, and its caller waits.
+            client = client.with_timeout(Duration::ZERO);
+        }
+        match client.put(Purpose::Submit, key, body, &When::Absent).await {
             Ok(PutOutcome::Written(_) | PutOutcome::Superseded(_)) => {
                 // A tombstone that took so long may be at an outdated key, where it does not fence this id.
                 self.ensure_layout_current().await.map_err(|error| outcome_unknown(task, error))?;

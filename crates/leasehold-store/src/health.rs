@@ -93,6 +93,12 @@ impl Health {
         if self.is_failing() { self.state().outage().cloned() } else { None }
     }
 
+    /// True if no read has succeeded since the last one that failed.
+    #[must_use]
+    pub fn reads_fail(&self) -> bool {
+        self.state().reads.is_some()
+    }
+
     pub(crate) fn is_failing(&self) -> bool {
         self.is_failing.load(Relaxed)
     }

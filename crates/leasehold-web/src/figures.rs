@@ -1,5 +1,6 @@
 //! Counts over all tasks, computed in one pass and once for all viewers.
 
+use leasehold_core::task::summary_line;
 use leasehold_core::{Status, StoreTime, TaskId};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use crate::chart::{Chart, ChartBuilder};
 use crate::cost::CostEstimate;
 use crate::snapshot::QueueSnapshot;
-use crate::table::{Row, TaskTable, first_line};
+use crate::table::{Row, TaskTable};
 
 /// Largest number of task types that are shown.
 const TYPES_MAX: usize = 50;
@@ -208,7 +209,7 @@ fn last_failures(table: &TaskTable) -> Vec<Failures> {
     let newest = |row: &Row| (Reverse(row.finished_at), row.id);
     let mut groups: HashMap<(&str, &str), (u64, &Row)> = HashMap::new();
     for row in table.rows().filter(|row| row.status == Status::Failed) {
-        let error = row.error.as_deref().map_or("", first_line);
+        let error = row.error.as_deref().map_or("", summary_line);
         let (count, first) = groups.entry((&row.task_type, error)).or_insert((0, row));
         *count += 1;
         if newest(row) < newest(first) {

@@ -309,9 +309,12 @@ mod tests {
         // Waits that race are added up by the fixture's clock: each of the two tries at a silent store lasts as long as the
         // probe waits and, in addition, as long as the store client does.
         let silent_secs = 90 + 2 * leasehold_core::limits::RESPONSE_TIMEOUT.as_secs();
-        for (state, secs) in
-            [(StoreState::Denied, 90), (StoreState::Unavailable, 90), (StoreState::Silent, silent_secs)]
-        {
+        for (state, secs) in [
+            (StoreState::Denied, 90),
+            (StoreState::Unavailable, 90),
+            (StoreState::Empty, 90),
+            (StoreState::Silent, silent_secs),
+        ] {
             let (fixture, switch) = DashboardFixture::with_failing_store().await;
             let health = async || healthz(State(fixture.app.clone())).await.status().as_u16();
             // Runs the sampler without viewers, moving the clock by its pauses.
@@ -337,6 +340,22 @@ mod tests {
             switch.set(StoreState::Well);
             pass(20, 200).await;
         }
+    }
+
+    /// A viewer would see an empty queue.
+    #[tokio::test]
+    async fn a_folder_that_is_gone_is_bad_health_with_viewers_too() {
+        let (fixture, switch) = DashboardFixture::with_failing_store().await;
+        fixture.view_and_sample().await;
+        switch.set(StoreState::Empty);
+        fixture.view_and_sample().await;
+        let overview = fixture.overview().await.to_string();
+        assert!(overview.contains("queue.json is missing at"), "{overview}");
+        fixture.view_and_sample().await;
+        assert_eq!(healthz(State(fixture.app.clone())).await.status().as_u16(), 503);
+        switch.set(StoreState::Well);
+        fixture.view_and_sample().await;
+        assert_eq!(healthz(State(fixture.app.clone())).await.status().as_u16(), 200);
     }
 
     #[tokio::test]

@@ -2,7 +2,7 @@
 //!
 //! It reads five parts, each at its own pace: the index (counted by lists), the tasks (listed, and read where they have
 //! changed), leases of workers, leases of shards, and artifacts. Without viewers only the index is counted, once a minute,
-//! so that the chart of a night without viewers is not empty. Before that one small object is read: a count may take half a
+//! so that the chart of a night without viewers is not empty. Before that `queue.json` is read: a count may take half a
 //! minute to fail, and `/healthz` must report an unavailable store sooner.
 //!
 //! Each part is one function that reads what is due and returns how long to wait. Its only state is the snapshot, so that
@@ -33,7 +33,7 @@ use crate::viewers::{Topic, Viewers};
 
 /// Interval between counts of the index without viewers.
 const IDLE_INTERVAL: Duration = Duration::from_mins(1);
-/// Longest wait for one small object without viewers. Longer than the wait for one response, so that the store client
+/// Longest wait for `queue.json`. Longer than the wait for one response, so that the store client
 /// notices and logs a store that does not respond.
 const PROBE_TIMEOUT: Duration = RESPONSE_TIMEOUT.saturating_add(Duration::from_secs(2));
 /// Interval between retries of rarely read parts while the store fails.
@@ -217,13 +217,17 @@ pub(crate) async fn index(shared: &Shared) -> Duration {
     })
 }
 
-/// Reads one small object to check that the store responds. The read can be cancelled at any point.
+/// Reads `queue.json` to check that the store responds and still has the queue. The read can be cancelled at any point.
 async fn probe(shared: &Shared) -> Result<()> {
     let read = Box::pin(shared.client().get(Purpose::Admin, keys::QUEUE));
+    let store = || shared.client().describe();
     match select(read, shared.host().sleep(PROBE_TIMEOUT)).await {
+        Either::Left((Ok(None), _)) => {
+            Err(Error::new(Kind::Corrupt, format!("queue.json is missing at {}", store())))
+        }
         Either::Left((read, _)) => read.map(drop),
         Either::Right(_) => {
-            let (store, secs) = (shared.client().describe(), PROBE_TIMEOUT.as_secs());
+            let (store, secs) = (store(), PROBE_TIMEOUT.as_secs());
             Err(Error::new(Kind::Unavailable, format!("{store} did not respond within {secs} s")))
         }
     }

@@ -325,11 +325,6 @@ fn informative_part(error: &str) -> &str {
     }
 }
 
-/// First line that is not blank.
-pub(crate) fn first_line(text: &str) -> &str {
-    text.lines().find(|line| !line.trim().is_empty()).unwrap_or(text)
-}
-
 fn shortened(text: &str, chars_max: usize) -> &str {
     text.char_indices().nth(chars_max).map_or(text, |(end, _)| &text[..end])
 }

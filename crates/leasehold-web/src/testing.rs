@@ -136,6 +136,8 @@ pub(crate) enum StoreState {
     Unavailable,
     /// The store does not respond.
     Silent,
+    /// The store has no objects, as a folder that was removed.
+    Empty,
 }
 
 /// Handle that sets the state of a store.
@@ -147,10 +149,11 @@ impl HealthSwitch {
         *self.0.lock().unwrap() = state;
     }
 
-    /// Returns the failing answer, if the store is to fail.
-    fn failure<T: Send + 'static>(&self) -> Option<Answer<'static, T>> {
+    /// Returns the answer of a store that is not well; `empty` is that of a store without objects.
+    fn failure<T: Send + 'static>(&self, empty: T) -> Option<Answer<'static, T>> {
         let kind = match *self.0.lock().unwrap() {
             StoreState::Well => return None,
+            StoreState::Empty => return Some(Box::pin(async { Ok(empty) })),
             StoreState::Silent => return Some(Box::pin(std::future::pending())),
             StoreState::Denied => Kind::Denied,
             StoreState::Unavailable => Kind::Unavailable,
@@ -169,11 +172,11 @@ impl DelegatingStore for FailingReads {
     }
 
     fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
-        self.1.failure().unwrap_or_else(|| self.0.get(key, unless))
+        self.1.failure(Get::Missing).unwrap_or_else(|| self.0.get(key, unless))
     }
 
     fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
-        self.1.failure().unwrap_or_else(|| self.0.list(list))
+        self.1.failure(Page::default()).unwrap_or_else(|| self.0.list(list))
     }
 }
 

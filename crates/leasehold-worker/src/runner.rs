@@ -1,6 +1,7 @@
 //! Running handlers, whatever the source of the tasks.
 
 use futures::future::{Either, select};
+use leasehold_core::task::summary_line;
 use leasehold_core::{Status, Task, WorkerId};
 use leasehold_queue::Settlement;
 use leasehold_store::Host;
@@ -82,7 +83,7 @@ impl TaskRunner {
                 |counts| &mut counts.completed
             }
             Some((task, Status::Failed)) => {
-                tracing::warn!(error = first_line(task), "task failed");
+                tracing::warn!(error = summary(task), "task failed");
                 |counts| &mut counts.failed
             }
             Some((_, Status::Cancelled)) => {
@@ -92,7 +93,7 @@ impl TaskRunner {
             Some((task, _)) => {
                 // Releases and snoozes record other events.
                 if task.history.events().next_back().is_some_and(|change| change.event == "fail") {
-                    tracing::warn!(error = first_line(task), "attempt failed, task will be retried");
+                    tracing::warn!(error = summary(task), "attempt failed, task will be retried");
                 } else {
                     tracing::info!("task released");
                 }
@@ -160,9 +161,9 @@ impl TaskRunner {
     }
 }
 
-/// The first line of the error; the task's history has all of it.
-fn first_line(task: &Task) -> &str {
-    task.error.as_deref().and_then(|error| error.lines().next()).unwrap_or_default()
+/// Summary of the error; the task's history has all of it.
+fn summary(task: &Task) -> &str {
+    task.error.as_deref().map(summary_line).unwrap_or_default()
 }
 
 fn ended(end: End, outcome: Option<RunOutcome>) -> RunEnd {

@@ -81,7 +81,7 @@ pub(crate) fn run(args: &CostArgs, printer: &Printer) -> anyhow::Result<()> {
 fn print_estimate(short: &Workload, prices: &Prices, days: f64, printer: &Printer) -> anyhow::Result<()> {
     let estimate = on_own_thread(|| short.play(1, |_| ()))?;
     printer.note(&format!(
-        "about US$ {:.0} a month, estimated from 30 minutes; simulating {days} days (--quick stops here)",
+        "about US$ {:.0} a month, estimated from 30 minutes; simulating --days {days} (--quick stops here)",
         estimate.per_month(prices)
     ));
     Ok(())

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use leasehold_core::limits::HISTORY_FIRST;
-use leasehold_core::task::Change;
+use leasehold_core::task::{Change, summary_line};
 use leasehold_core::{Error, Kind, Result, State, Status, StoreTime, Task, TaskId};
 use leasehold_queue::Queue;
 use serde_json::Value;
@@ -66,7 +66,7 @@ pub(crate) fn print_result(task: &Task, is_only_output: bool, printer: &Printer)
         (true, Some(output)) => line(output),
         (true, None) => {}
     }
-    let reason = first_line(task.error.as_deref().unwrap_or("no reason given"));
+    let reason = summary(task.error.as_deref().unwrap_or("no reason given"));
     let message = match task.status() {
         Status::Completed => return Ok(()),
         Status::Failed => format!("task {} failed: {reason}", task.id),
@@ -76,12 +76,10 @@ pub(crate) fn print_result(task: &Task, is_only_output: bool, printer: &Printer)
     Err(TaskEnded { status: task.status(), message }.into())
 }
 
-/// First line of a text, with an ellipsis if more lines follow.
-fn first_line(text: &str) -> String {
-    match text.trim().split_once('\n') {
-        Some((first, _)) => format!("{} …", first.trim_end()),
-        None => text.trim().to_owned(),
-    }
+/// Summary of a reason, with an ellipsis if it has other lines.
+fn summary(reason: &str) -> String {
+    let line = summary_line(reason);
+    if line == reason.trim() { line.to_owned() } else { format!("{line} …") }
 }
 
 async fn find_task(queue: &Queue, id: &TaskRef) -> Result<Task> {
@@ -147,7 +145,7 @@ fn history_row(change: &Change, now: StoreTime) -> Vec<Cell> {
         change.by.as_str().into(),
         change.attempt.into(),
         change.epoch.into(),
-        first_line(change.why.as_deref().unwrap_or_default()).into(),
+        summary(change.why.as_deref().unwrap_or_default()).into(),
     ]
 }
 
@@ -229,9 +227,10 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_of_several_lines_is_cut_after_the_first() {
-        assert_eq!(first_line("no luck"), "no luck");
-        assert_eq!(first_line("Traceback:\r\n  line 3\n"), "Traceback: …");
-        assert_eq!(first_line(" no luck\n"), "no luck");
+    fn a_reason_of_several_lines_is_summarized_in_one() {
+        assert_eq!(summary("no luck"), "no luck");
+        assert_eq!(summary("Traceback:\r\n  line 3\r\nOSError: no\r\n"), "OSError: no …");
+        assert_eq!(summary(" no luck\n"), "no luck");
+        assert_eq!(summary(""), "");
     }
 }

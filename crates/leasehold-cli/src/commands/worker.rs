@@ -58,7 +58,7 @@ pub(crate) struct WorkerArgs {
     /// Open an inbox for tasks that producers send to this worker (setting `queue.dispatch_mode`)
     #[arg(long)]
     pub(crate) direct: bool,
-    /// Seconds until a claim expires unless it is renewed, at least 3 [default: 60]
+    /// Seconds until a claim expires unless it is renewed, 3–86400 [default: 60]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) lease_secs: Option<u64>,
     /// Serve the pieces of cached artifacts to peers (settings `[pieces]`)

@@ -158,6 +158,31 @@ fn a_failed_get_is_explained_and_leaves_no_file() {
 }
 
 #[test]
+fn an_artifact_with_a_corrupt_manifest_is_quarantined() {
+    let artifacts = ArtifactFixture::new();
+    artifacts.run(&["init"]);
+    artifacts.put("photo.raw", 10);
+    let root = artifacts.fixture.path().display().to_string();
+    let manifests =
+        || artifacts.fixture.objects().into_iter().filter(|path| path.ends_with("/manifest.json"));
+    let manifest = manifests().next().unwrap();
+    let key = manifest[root.len() + 1..].to_owned();
+    let quarantine = |key: &str| output_of(&mut artifacts.command(&["quarantine", key]));
+    assert!(quarantine(&key).contains(&format!("`{key}` is not corrupt\n--- exit code 64")));
+    fs::write(&manifest, "{").unwrap();
+    let checked = output_of(&mut artifacts.command(&["check"]));
+    assert!(checked.contains(&format!("leasehold quarantine {key}")), "{checked}");
+    artifacts.fixture.compare("quarantine_manifest", &quarantine(&key));
+    let copy = manifests().find(|path| path.contains("/quarantine/")).unwrap();
+    assert_eq!((fs::read_to_string(&copy).unwrap().as_str(), copy.ends_with(&key)), ("{", true));
+    let checked = output_of(&mut artifacts.command(&["check"]));
+    assert!(checked.ends_with("no inconsistencies\n--- exit code 0"), "{checked}");
+    // A delete of its data may be under way.
+    let again = output_of(&mut artifacts.command(&["artifact", "put", &artifacts.text("photo.raw")]));
+    assert!(again.contains("exit code 75"), "{again}");
+}
+
+#[test]
 fn a_path_that_cannot_be_written_is_named() {
     let artifacts = ArtifactFixture::new();
     let hash = artifacts.put("photo.raw", 10);

@@ -187,6 +187,33 @@ fn passwords_in_addresses_are_masked() {
     assert!(printed.contains("https://********@x") && !printed.contains("hush"), "{printed}");
 }
 
+/// Values outside the printed range are refused by that range, and those at its ends are accepted.
+#[test]
+fn the_range_of_lease_secs_is_the_same_in_help_reference_and_error() {
+    let dirs = TestDirs::new();
+    let worker = |secs: &str| {
+        let mut worker = dirs.command(&["worker", "--drain", "--exec", "a=true", "--lease-secs", secs]);
+        let output = worker.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for secs in ["0", "2", "86401"] {
+        let (code, printed) = worker(secs);
+        let range = "worker.lease_secs must be a whole number from 3 to 86400";
+        assert_eq!(printed, format!("error: {range}, not `{secs}` (--lease-secs)\n"));
+        assert_eq!(code, Some(64));
+    }
+    for secs in ["3", "86400"] {
+        let (code, printed) = worker(secs);
+        assert_eq!(code, Some(0), "{secs}: {printed}");
+    }
+    let help = dirs.command(&["worker", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("unless it is renewed, 3–86400 [default: 60]"), "{help}");
+    let reference = include_str!("../../../../docs/reference/settings.md");
+    assert!(reference.contains("| `lease_secs` | a whole number from 3 to 86400 | `60` |"));
+}
+
 #[test]
 fn config_paths_lists_all_searched_paths() {
     let dirs = TestDirs::new().with("", "not TOML");

@@ -36,6 +36,15 @@ fn an_attempt_that_is_retried_is_a_warning_too() {
 }
 
 #[test]
+fn the_reason_of_a_program_with_a_traceback_is_its_exception() {
+    let fixture = QueueFixture::new();
+    fixture.run(&["submit", "-t", "bad", "--max-attempts", "1"]);
+    let program = "bad=sh -c 'printf \"Traceback:\\n  in line 3\\nOSError: no\\n\" >&2; exit 65'";
+    let printed = logged(&fixture, program, None);
+    assert!(printed.contains("task failed error=\"OSError: no\""), "{printed}");
+}
+
+#[test]
 fn no_field_is_logged_twice() {
     let fixture = QueueFixture::new();
     let id = fixture.run(&["submit", "-t", "bad", "--max-attempts", "1"]);
@@ -46,5 +55,10 @@ fn no_field_is_logged_twice() {
     }
     for line in about_task {
         assert_eq!(line.matches(&id).count(), 1, "{line}");
+        let mut names: Vec<_> = line.split([' ', '{']).filter_map(|word| word.split_once('=')).collect();
+        let fields = names.len();
+        names.sort_unstable();
+        names.dedup_by_key(|(name, _)| *name);
+        assert_eq!(names.len(), fields, "{line}");
     }
 }

@@ -1,13 +1,15 @@
 //! `submit-many` on a server that becomes unreachable in between.
 
+use leasehold_core::limits::OPERATION_TIMEOUT;
 use leasehold_queue::front::SUBMITS_AT_ONCE;
 use leasehold_store::testing::{Fault, FaultPlan, Proxy, S3};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::common::stalls::StallMeter;
 use crate::crashes::bucket;
 
 const LINES: usize = 400;
@@ -75,9 +77,13 @@ async fn many_submits_to_a_server_that_dies_continue_exactly() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     drop(proxy);
+    let (died, meter) = (Instant::now(), StallMeter::start());
     let output = tokio::task::spawn_blocking(|| submitting.wait_with_output().unwrap()).await.unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(75), "{stderr}");
+    // No request is retried for longer than this, and none of them after another.
+    let took = died.elapsed().saturating_sub(meter.stalled());
+    assert!(took < OPERATION_TIMEOUT + Duration::from_secs(15), "stopped after {took:?}: {stderr}");
 
     let report: Vec<Value> = String::from_utf8(output.stdout)
         .unwrap()

@@ -277,6 +277,8 @@ async fn a_corrupt_idempotency_record_can_be_quarantined() {
     let error = world.queue.submit_task(order()).key("once").await.unwrap_err();
     assert_eq!(error.kind(), Kind::Corrupt);
     world.queue.quarantine(&key, Keep::Copy).await.unwrap();
+    // Not deleted: a late conditional write of another producer would create it again.
+    assert_eq!(audit::keys(&world.store, "unique/").await, [key]);
     assert!(world.queue.submit_task(order()).key("once").await.unwrap().is_new);
     assert!(!world.queue.submit_task(order()).key("once").await.unwrap().is_new);
 }

@@ -3,11 +3,11 @@
 use futures::StreamExt;
 use leasehold_core::new_task::Start;
 use leasehold_core::{Entry, Index, Kind, NewTask, RetryPolicy, State, StoreTime, TaskId};
-use leasehold_queue::Queue;
+use leasehold_queue::{Queue, QueueConfig};
 use leasehold_store::Verb;
 use serde_json::json;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::support::audit::{self, assert_covered, is_tombstone};
@@ -39,12 +39,13 @@ async fn a_submit_whose_answers_are_all_lost_is_acknowledged_by_what_it_reads() 
 async fn a_submit_that_never_succeeds_puts_a_tombstone() {
     let world = World::new().await;
     let (queue, stage) = world.staged().await;
-    // The tombstone is another write to the same key: it is not blocked.
-    stage.play(
-        |_, asked| {
-            if is_task_put(asked) && !asked.body_has("\"abandon\"") { Fate::Hold } else { Fate::Pass }
-        },
-    );
+    // The tombstone is another write to the same key: it is not blocked. It is retried, because the store answers reads.
+    let tombstones = AtomicUsize::new(0);
+    stage.play(move |_, asked| match (is_task_put(asked), asked.body_has("\"abandon\"")) {
+        (true, false) => Fate::Hold,
+        (true, true) if tombstones.fetch_add(1, Relaxed) == 0 => Fate::LoseRequest,
+        _ => Fate::Pass,
+    });
     let started = world.now();
     let error = queue.submit_task(order()).await.unwrap_err();
     assert!(!error.outcome_is_unknown(), "{error}");
@@ -96,6 +97,34 @@ async fn a_submit_that_definitely_failed_removes_its_entry_unless_another_may_co
         let error = queue.submit_task(order()).key("k").await.unwrap_err();
         assert!(!error.outcome_is_unknown() && error.to_string().contains("was not submitted"), "{error}");
         assert_eq!(audit::keys(&world.store, "ready/").await.len(), 1, "another producer may be using it");
+    }
+}
+
+/// It has retried for as long as it was configured to, and the tombstone could be retried no more successfully.
+#[tokio::test]
+async fn a_submit_to_a_store_that_answers_nothing_does_not_wait_for_its_tombstone() {
+    for fate in [Fate::LoseRequest, Fate::Unreached] {
+        let world = World::new().await;
+        let submit_wait = Duration::from_secs(30);
+        let (queue, stage) = world.staged_with(QueueConfig { submit_wait, ..QueueConfig::default() }).await;
+        let is_dead = AtomicBool::new(false);
+        stage.play(move |_, asked| {
+            let is_first = is_task_put(asked) && !is_dead.swap(true, Relaxed);
+            match is_first {
+                true => Fate::Hold,
+                false if is_dead.load(Relaxed) => fate,
+                false => Fate::Pass,
+            }
+        });
+        let started = world.now();
+        let error = queue.submit_task(order()).await.unwrap_err();
+        let id = only_id(&world).await;
+        assert_eq!(error.to_string(), format!("outcome unknown: task {id} may or may not run"));
+        let took = world.now().since(started);
+        assert!(took >= submit_wait && took < submit_wait + Duration::from_secs(15), "{fate:?}: {took:?}");
+        stage.apply_late().await;
+        recover(&world, 5, "landed").await;
+        assert_eq!(world.raw(&id).await.unwrap()["status"], "completed");
     }
 }
 

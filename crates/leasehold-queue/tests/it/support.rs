@@ -70,14 +70,23 @@ impl World {
 
     /// Another process in the same world.
     pub(crate) async fn process(&self, store: Arc<dyn Store>) -> ObjectQueue {
+        self.process_with(store, QueueConfig::default()).await
+    }
+
+    async fn process_with(&self, store: Arc<dyn Store>, config: QueueConfig) -> ObjectQueue {
         let client = Client::new(store, Arc::new(self.host.clone()));
-        ObjectQueue::connect(client).await.unwrap()
+        ObjectQueue::with_config(client, config).await.unwrap()
     }
 
     /// A process whose requests fail on request.
     pub(crate) async fn staged(&self) -> (ObjectQueue, Arc<Stage>) {
+        self.staged_with(QueueConfig::default()).await
+    }
+
+    /// A process with this configuration whose requests fail on request.
+    pub(crate) async fn staged_with(&self, config: QueueConfig) -> (ObjectQueue, Arc<Stage>) {
         let stage = Arc::new(Stage::new(self.store.clone()));
-        let queue = self.process(stage.clone()).await;
+        let queue = self.process_with(stage.clone(), config).await;
         (queue, stage)
     }
 
