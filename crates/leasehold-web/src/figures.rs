@@ -78,7 +78,7 @@ pub(crate) struct Figures {
     pub(crate) unclaimed: Vec<UnclaimedType>,
     pub(crate) chart: Chart,
     pub(crate) tasks: u64,
-    pub(crate) bill: CostEstimate,
+    pub(crate) cost: CostEstimate,
     pub(crate) failures: Vec<Failures>,
     pub(crate) has_outposts: bool,
 }

@@ -68,21 +68,15 @@ impl InboxLease {
 }
 
 fn check_lease(what: &str, ttl: Duration, renew_every: Duration) -> Result<()> {
-    if ttl > LEASE_TTL_MAX {
-        let most = LEASE_TTL_MAX.as_secs();
-        return Err(Error::invalid(format!(
-            "{what} must last at most {most} s: a crashed worker holds them for that long"
-        )));
+    // Shorter: a store reports its time in whole seconds. Longer: the lease of a crashed worker blocks others for that long.
+    if !(RENEWED_LEASE_TTL_MIN..=LEASE_TTL_MAX).contains(&ttl) {
+        let (least, most) = (RENEWED_LEASE_TTL_MIN.as_secs(), LEASE_TTL_MAX.as_secs());
+        return Err(Error::invalid(format!("ttl of {what} must be {least} s to {most} s, got {ttl:?}")));
     }
-    if ttl < RENEWED_LEASE_TTL_MIN {
-        let least = RENEWED_LEASE_TTL_MIN.as_secs();
-        return Err(Error::invalid(format!(
-            "{what} must last at least {least} s: a store reports its time in whole seconds"
-        )));
-    }
+    // One renewal may fail, and the next one be slow.
     if renew_every.is_zero() || renew_every * RENEWALS_MIN > ttl {
         return Err(Error::invalid(format!(
-            "{what} must be renewed at least three times per ttl: otherwise one failed renewal loses them"
+            "renewal interval of {what} must be above 0 s and at most a third of the ttl ({ttl:?}), got {renew_every:?}"
         )));
     }
     Ok(())
