@@ -126,7 +126,8 @@ impl FolderStore {
         running
             .map(|joined| {
                 joined.unwrap_or_else(|panicked| {
-                    Err(Failure::permanent(Kind::Internal, "thread of a folder request panicked").because(panicked))
+                    Err(Failure::permanent(Kind::Internal, "thread of a folder request panicked")
+                        .because(panicked))
                 })
             })
             .boxed()

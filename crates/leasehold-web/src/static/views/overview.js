@@ -43,7 +43,7 @@ const isRead = ({ sample }) => sample.tasks_age_secs !== null || sample.rows > 0
 function dataAge({ tasks_age_secs: age }) {
   if (age === null) return h('span', { class: 'fresh' }, 'loading');
   const read = new Date(now() - age * 1000);
-  return h('span', { class: `fresh${age < FRESH_SECS ? ' is-live' : ''}` }, 'updated ', time(read.toISOString()));
+  return h('span', { class: `fresh${age < FRESH_SECS ? ' is-live' : ''}` }, h('span', {}, 'updated ', time(read.toISOString())));
 }
 
 /** One sentence about the state of the queue. */
@@ -175,7 +175,7 @@ function types(data) {
         [h('a', { class: 'type', href: link('tasks', { type: one.task_type }) }, one.task_type),
           untaken.has(one.task_type) && [' ', h('span', { class: 'pill tone-failed', title: 'No worker has claimed a due task of this type for at least two minutes' }, 'no worker')]],
         ...['pending', 'running', 'completed', 'failed'].map((status) => number(one[status], one.task_type, status)),
-        one.other,
+        one.other === 0 ? h('span', { class: 'faint' }, '0') : one.other,
       ],
     }))));
 }
