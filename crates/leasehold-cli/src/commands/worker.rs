@@ -117,7 +117,7 @@ pub(super) async fn start_serving(
     let client = queue.client()?;
     match AnnouncedServer::start(client, &random_name(client, name), settings).await {
         Ok(serving) => {
-            printer.note(&format!("worker serves pieces at {}", serving.address));
+            printer.note(&format!("serving pieces at {}", serving.address));
             Ok(Some(serving))
         }
         Err(error) => {

@@ -68,15 +68,21 @@ impl InboxLease {
 }
 
 fn check_lease(what: &str, ttl: Duration, renew_every: Duration) -> Result<()> {
-    // Shorter: a store reports its time in whole seconds. Longer: the lease of a crashed worker blocks others for that long.
-    if !(RENEWED_LEASE_TTL_MIN..=LEASE_TTL_MAX).contains(&ttl) {
-        let (least, most) = (RENEWED_LEASE_TTL_MIN.as_secs(), LEASE_TTL_MAX.as_secs());
-        return Err(Error::invalid(format!("ttl of {what} must be {least} s to {most} s, got {ttl:?}")));
+    if ttl > LEASE_TTL_MAX {
+        let most = LEASE_TTL_MAX.as_secs();
+        return Err(Error::invalid(format!(
+            "ttl of {what} must be at most {most} s, got {ttl:?}: a crashed worker blocks others for that long"
+        )));
     }
-    // One renewal may fail, and the next one be slow.
+    if ttl < RENEWED_LEASE_TTL_MIN {
+        let least = RENEWED_LEASE_TTL_MIN.as_secs();
+        return Err(Error::invalid(format!(
+            "ttl of {what} must be at least {least} s, got {ttl:?}: a store reports its time in whole seconds"
+        )));
+    }
     if renew_every.is_zero() || renew_every * RENEWALS_MIN > ttl {
         return Err(Error::invalid(format!(
-            "renewal interval of {what} must be above 0 s and at most a third of the ttl ({ttl:?}), got {renew_every:?}"
+            "{what} must be renewed at least three times per ttl of {ttl:?}, got an interval of {renew_every:?}"
         )));
     }
     Ok(())
