@@ -1,8 +1,8 @@
-# Everything, as CI runs it.
+# Run all tests, as CI does.
 test:
     ./test
 
-# What needs no server.
+# Run the lints and the tests that need no server.
 fast:
     ./test fast
 
@@ -12,22 +12,22 @@ fmt:
 lint:
     cargo clippy --workspace --all-targets --all-features -- -D warnings
 
-# Does this store meet the requirements? `just doctor --store s3://bucket/prefix`
+# Check whether a store meets the requirements: `just doctor --store s3://bucket/prefix`
 doctor *args:
     cargo run --release -- doctor {{args}}
 
-# The raw request rate of a store: the limit that everything else is measured against.
+# Measure the raw request rate of each store, the limit for all other benchmarks.
 bench-raw *args:
     cargo run --release -p leasehold-bench -- raw {{args}}
 
-# Tasks submitted and worked off, against that limit.
+# Measure submitted and completed tasks per second, against the raw request rate.
 bench-queue *args:
     cargo run --release -p leasehold-bench -- queue {{args}}
 
-# What a task costs, and what memory a worker takes, with few and with many waiting.
+# Measure the cost of a task and the memory of a worker, with few and with many waiting tasks.
 bench-depth *args:
     cargo run --release -p leasehold-bench -- depth {{args}}
 
-# How long it takes to decide who fetches which piece, with many peers and pieces.
+# Measure the time to assign pieces to peers, with many of both.
 bench-manager *args:
     cargo run --release -p leasehold-bench -- manager {{args}}

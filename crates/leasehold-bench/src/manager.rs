@@ -33,7 +33,7 @@ pub(crate) struct TransferMeasurement {
     pub(crate) request_cpu_max: Duration,
     pub(crate) request_count: u64,
     pub(crate) rejected: u64,
-    pub(crate) looked_at: u64,
+    pub(crate) scanned: u64,
     pub(crate) duplicates: u64,
     pub(crate) overtaken: u64,
     pub(crate) seconds: f64,
@@ -104,7 +104,7 @@ impl Transfer {
         }
         ensure!(self.manager.is_done(), "the transfer did not end");
         let stats = self.manager.stats(Duration::ZERO);
-        measured.looked_at += stats.examined;
+        measured.scanned += stats.examined;
         measured.duplicates += stats.duplicates;
         measured.overtaken += stats.overtaken;
         Ok(())

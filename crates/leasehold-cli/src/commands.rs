@@ -36,6 +36,7 @@ pub(crate) mod workers;
 use clap::CommandFactory;
 use leasehold_core::Error;
 use leasehold_core::limits::OPERATION_TIMEOUT;
+use leasehold_outpost::QueueType;
 use leasehold_queue::{Queue, QueueConfig};
 use leasehold_store::{Client, OpenMode, OpenOptions};
 use leasehold_worker::Shutdown;
@@ -92,7 +93,7 @@ fn load_settings(
 
 /// Refuses a command that works only on a bucket, not on an outpost.
 pub(crate) fn require_bucket(settings: &Settings) -> leasehold_core::Result<()> {
-    if settings.queue.kind == typed::StoreKind::Filesystem {
+    if settings.queue.queue_type == QueueType::Filesystem {
         return Err(Error::invalid(
             "command does not work on an outpost; set queue.type to bucket to use the bucket or folder of queue.store",
         ));
@@ -130,7 +131,7 @@ async fn run_on_queue(
     printer: &Printer,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    if settings.queue.kind == typed::StoreKind::Filesystem {
+    if settings.queue.queue_type == QueueType::Filesystem {
         return Box::pin(run_on_outpost(command, settings, printer, shutdown)).await;
     }
     let queue = &open_queue(&command, settings).await?;

@@ -33,7 +33,7 @@ impl Frontend {
         let flags = flags(overrides)?.with_profile(profile);
         let settings = settings::load(&Environment::of_process()?, &flags)?;
         for warning in &settings.warnings {
-            tracing::warn!(%warning, "setting ignored");
+            tracing::warn!(%warning, "unknown environment variable ignored");
         }
         commands::require_bucket(&settings)?;
         Ok(Self { settings })

@@ -1,4 +1,4 @@
-//! Names of tasks, workers, leases and writes. Random bits are passed in: this crate generates none.
+//! Ids and names of tasks, workers, claims, writes and artifacts. Random bits are passed in: this crate generates none.
 
 use crate::error::{Error, Reason, Result};
 use crate::limits::NAME_BYTES_MAX;

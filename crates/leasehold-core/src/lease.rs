@@ -49,11 +49,11 @@ pub struct Lease {
     pub subject: Map<String, Value>,
     /// Worker id of the holder.
     pub worker_id: WorkerId,
-    /// Process of that name, random.
+    /// Random id of the holder's process: two processes with one worker id are different holders.
     pub instance: HexName,
     /// Fencing token, incremented by every takeover.
     pub epoch: u64,
-    /// Expiry; the epoch of 1970 if the lease was released.
+    /// Expiry; 1970-01-01 if the lease was released.
     #[serde(rename = "lease_expires_at")]
     pub expires_at: StoreTime,
     /// Time of the last write.

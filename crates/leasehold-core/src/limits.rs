@@ -137,7 +137,7 @@ pub const fn upload_part_bytes(bytes: u64) -> u64 {
 /// Duration of a lease on the disk of an outpost, from the last heartbeat of its holder.
 pub const DISK_LEASE: Duration = Duration::from_mins(15);
 
-/// Interval between heartbeats of the holder of such a lease: ten may be lost before it counts as stale.
+/// Interval between heartbeats of the holder of a lease on disk: ten may be lost before the lease counts as stale.
 pub const DISK_HEARTBEAT: Duration = Duration::from_mins(1);
 
 /// Time since the last heartbeat after which a holder has lost its lease on disk and its claim in the bucket.

@@ -46,10 +46,13 @@ impl Polling {
     /// Validates the intervals.
     pub fn check(&self) -> Result<()> {
         if self.min.is_zero() || self.min > self.max {
-            return Err(Error::invalid("polling requires 0 < min_interval <= max_interval"));
+            return Err(Error::invalid(format!(
+                "polling interval must be above 0 and at most {:?}, its maximum, got {:?}",
+                self.max, self.min
+            )));
         }
         if !(1.0..=100.0).contains(&self.factor) {
-            return Err(Error::invalid("the polling factor must be between 1 and 100"));
+            return Err(Error::invalid(format!("polling factor must be 1 to 100, got {}", self.factor)));
         }
         Ok(())
     }

@@ -91,7 +91,7 @@ impl<'de> Deserialize<'de> for StoreTime {
     }
 }
 
-/// Minute in store time: the bucket of an index entry. Written as `YYYYMMDD-HHMM`, in UTC.
+/// Minute in store time, by which index entries sort. Written as `YYYYMMDD-HHMM`, in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Minute(i64);
 

@@ -110,8 +110,7 @@ impl ArtifactStore {
         Ok((cached, fetched))
     }
 
-    /// Peers, with the name under which this node serves read again: another process may have started or stopped serving
-    /// this cache.
+    /// Peers, with the peer id of this node read again: another process may have started or stopped serving this cache.
     async fn current_peers(&self, host: &Arc<dyn Host>) -> Result<Option<Peers>> {
         let peers = match &self.peers {
             Some(peers) if peers.me().is_none() => peers,
@@ -119,7 +118,7 @@ impl ArtifactStore {
         };
         let cache = self.cache.clone();
         let me = host.blocking(move || Ok(cache.served_as())).await?;
-        Ok(Some(peers.with_own_name(me.as_ref())))
+        Ok(Some(peers.with_own_id(me.as_ref())))
     }
 }
 

@@ -330,9 +330,9 @@ pub(crate) fn io_error(what: &str, path: &Path, error: io::Error) -> Error {
     let path = path.display();
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            Error::new(Kind::Unavailable, format!("the disk is full: cannot {what} {path}"))
+            Error::new(Kind::Unavailable, format!("cannot {what} {path}: the disk is full"))
         }
-        ErrorKind::FileTooLarge => Error::invalid(format!("file size limit exceeded: cannot {what} {path}")),
+        ErrorKind::FileTooLarge => Error::invalid(format!("cannot {what} {path}: file size limit exceeded")),
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
             Error::new(Kind::Denied, format!("cannot {what} {path}: {error}"))
         }

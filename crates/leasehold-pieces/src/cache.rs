@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   <cache>/lock                   held while room is made; holds an upper bound of the bytes in the cache
-//!   <cache>/serving                name under which the cache is served (see `serving`)
+//!   <cache>/serving                peer id under which the cache is served (see `serving`)
 //!   <cache>/<hash>/manifest.json   copy of the store's; its modification time is when the artifact was last used
 //!   <cache>/<hash>/data            the whole file, verified
 //!   <cache>/<hash>/part, journal   a fetch in progress (see `assemble`)

@@ -41,7 +41,7 @@ pub struct PeerOptions {
     /// Most connections to the peer at a time: as many as it may hold leases.
     pub connections_max: usize,
     /// Longest wait for a connection, for the head of a response, or for its next byte. Longer than a server lets a
-    /// request wait for its turn, so that a busy peer differs from a dead one.
+    /// request wait for its turn, so that a busy peer differs from one that does not answer.
     pub stall_timeout: Duration,
 }
 

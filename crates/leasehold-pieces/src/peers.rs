@@ -1,7 +1,7 @@
-//! Discovery of peers: each node that serves pieces holds a lease on its name, which contains its address.
+//! Discovery of peers: each node that serves pieces holds a lease on its peer id, which contains its address.
 //!
 //! Requests: a node that serves claims its lease (1 put) and renews it every [`RENEW_INTERVAL`] (1 put). A node that fetches
-//! makes 1 list for every thousand names of the last week, and 1 get for each peer whose lease has changed since the last
+//! makes 1 list for every thousand peer ids of the last week, and 1 get for each peer whose lease has changed since the last
 //! read.
 
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use crate::peer::{PeerClient, PeerOptions};
 
-/// Duration of a peer's lease: a node that has died counts as a peer for at most this long.
+/// Duration of a peer's lease: a node that has crashed counts as a peer for at most this long.
 const TTL: Duration = Duration::from_mins(2);
 
 /// Pause between two renewals. Each is a put: a node that serves for a month makes some 65,000.
@@ -39,7 +39,7 @@ const READ_AT_ONCE: usize = 16;
 /// A node that serves pieces.
 #[derive(Debug, Clone)]
 pub struct Peer {
-    /// Name of the node.
+    /// Peer id of the node.
     pub id: PeerId,
     pub(crate) client: Arc<PeerClient>,
 }
@@ -69,20 +69,20 @@ impl fmt::Debug for Peers {
 }
 
 impl Peers {
-    /// Creates a handle for peers that share this secret; `me` is the name under which this node serves, if it does.
+    /// Creates a handle for peers that share this secret; `me` is the peer id under which this node serves, if it does.
     #[must_use]
     pub fn new(client: Client, secret: Option<Secret>, me: Option<&Name>) -> Self {
         let me = me.map(|name| name.as_str().into());
         Self { client, secret, me, leases: Arc::default() }
     }
 
-    /// Returns a handle for a node of another name, which shares the leases read so far.
+    /// Returns a handle for a node with another peer id, which shares the leases read so far.
     #[must_use]
-    pub fn with_own_name(&self, me: Option<&Name>) -> Self {
+    pub fn with_own_id(&self, me: Option<&Name>) -> Self {
         Self { me: me.map(|name| name.as_str().into()), ..self.clone() }
     }
 
-    /// Name under which this node serves.
+    /// Peer id under which this node serves.
     #[must_use]
     pub fn me(&self) -> Option<&PeerId> {
         self.me.as_ref()
@@ -166,7 +166,7 @@ impl Peers {
     }
 }
 
-/// Lists all leases on names of peers, including released ones. Requests: 1 list for every thousand.
+/// Lists all leases on peer ids, including released ones. Requests: 1 list for every thousand.
 async fn list_leases(client: &Client, purpose: Purpose) -> Result<Vec<ListEntry>> {
     let all = List::all(keys::PEERS);
     let (mut entries, mut next) = (Vec::new(), Some(all.clone()));
@@ -178,7 +178,7 @@ async fn list_leases(client: &Client, purpose: Purpose) -> Result<Vec<ListEntry>
     Ok(entries)
 }
 
-/// Lease on a peer's name.
+/// Lease on a peer id.
 #[derive(Debug)]
 pub struct Announcement {
     leases: Leases,

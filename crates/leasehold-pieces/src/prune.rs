@@ -16,7 +16,7 @@ use crate::publish::{DELETE_COMPLETES_WITHIN, time_unknown};
 /// Time for which an artifact can still be read after its retention is over: a task that uses it may have just started.
 pub const LEAVING_PERIOD: Duration = Duration::from_hours(24);
 
-/// Longest time for which a publisher may be uploading. Older data without a manifest was left by one that died.
+/// Longest time for which a publisher may be uploading. Older data without a manifest was left by a publisher that crashed.
 pub const UPLOAD_TIME_MAX: Duration = Duration::from_hours(7 * 24);
 
 /// Time within which deletes are sent after the manifest says *closing*; later they are not sent at all.
@@ -122,7 +122,7 @@ async fn prune_one(
             Some(ManifestRecord::Leaving(_, left)) if now.is_past(left.plus(LEAVING_PERIOD)) => {
                 (closing, NextStep::Close(since))
             }
-            // The process that began the removal has died, or its deletes were lost.
+            // The process that began the removal has crashed, or its deletes were lost.
             Some(ManifestRecord::Closing(began)) if now.is_past(began.plus(DELETE_COMPLETES_WITHIN)) => {
                 (closing, NextStep::Close(since))
             }

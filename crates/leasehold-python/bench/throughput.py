@@ -169,8 +169,8 @@ def report(rounds: list[dict[str, Round]]) -> None:
             worked = [each[ours].worked_per_sec / each[theirs].worked_per_sec for each in rounds]
             whole = [each[ours].whole_per_sec / each[theirs].whole_per_sec for each in rounds]
             print(
-                f"{ours} against {theirs}: {statistics.median(worked):.1f} times as many worked,"
-                f" {statistics.median(whole):.1f} times submitted and worked"
+                f"{ours} against {theirs}: {statistics.median(worked):.1f} times the tasks run,"
+                f" {statistics.median(whole):.1f} times submitted and run"
             )
 
 

@@ -25,7 +25,7 @@ use checker::ArtifactChecker;
 use disk::SimDisk;
 
 /// Number of rounds: an artifact published in the first is past its retention in the second and leaves in the
-/// third, and in the fourth a process may find leftovers of a dead pruner.
+/// third, and in the fourth a process may find leftovers of a crashed pruner.
 const ROUNDS: u64 = 4;
 /// Time after which faults stop in each round.
 const FAULTS_FOR: Duration = Duration::from_mins(2);

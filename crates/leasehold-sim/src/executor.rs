@@ -91,7 +91,7 @@ impl Executor {
         lock(&self.core).processes[process.0].alive
     }
 
-    /// Spawns a task without an owner; it ends with its process. A dead process takes none.
+    /// Spawns a task without an owner; it ends with its process. A killed process takes none.
     pub fn spawn(&self, process: ProcessId, work: BoxFuture<'static, ()>) {
         self.add(process, work, None);
     }

@@ -22,13 +22,13 @@ pub enum Scenario {
     Counters,
     /// Producers, workers and an operator on one queue; see [`queue`].
     Queue,
-    /// Idle workers that must learn of every task soon; see [`queue::bell`].
+    /// Idle workers that must start every task soon; see [`queue::bell`].
     Bell,
     /// Final tasks are purged while an operator retries them; see [`queue::purge`].
     Purge,
     /// Workers that divide the shards among themselves; see [`shards`].
     Shards,
-    /// Tasks dispatched to the inboxes of workers that die; see [`direct`].
+    /// Tasks dispatched to the inboxes of workers that crash; see [`direct`].
     Direct,
     /// Tasks with input and result artifacts, which are pruned after their retention; see [`artifacts`].
     Artifacts,

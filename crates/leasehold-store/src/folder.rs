@@ -125,8 +125,9 @@ impl FolderStore {
         });
         running
             .map(|joined| {
-                joined.unwrap_or_else(|died| {
-                    Err(Failure::permanent(Kind::Internal, "folder thread died").because(died))
+                joined.unwrap_or_else(|panicked| {
+                    Err(Failure::permanent(Kind::Internal, "thread of a folder request panicked")
+                        .because(panicked))
                 })
             })
             .boxed()

@@ -148,8 +148,8 @@ pub trait HostExt: Host {
         }));
         Box::pin(async move {
             done.await;
-            let died = |_| Err(Error::new(Kind::Internal, "blocking thread died without a result"));
-            receiver.await.unwrap_or_else(died)
+            let panicked = |_| Err(Error::new(Kind::Internal, "blocking work panicked"));
+            receiver.await.unwrap_or_else(panicked)
         })
     }
 }

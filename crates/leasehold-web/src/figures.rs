@@ -79,14 +79,14 @@ pub(crate) struct Figures {
     pub(crate) unclaimed: Vec<UnclaimedType>,
     pub(crate) chart: Chart,
     pub(crate) tasks: u64,
-    pub(crate) bill: CostEstimate,
+    pub(crate) cost: CostEstimate,
     pub(crate) failures: Vec<Failures>,
     pub(crate) has_outposts: bool,
 }
 
 impl Figures {
     pub(crate) fn of(table: &TaskTable, now: StoreTime) -> Self {
-        let (mut counts, mut bill, mut slots) =
+        let (mut counts, mut cost, mut slots) =
             (StatusCounts::default(), CostEstimate::default(), ChartBuilder::until(now));
         let mut types: HashMap<&str, TypeCounts> = HashMap::new();
         let mut oldest: Option<StoreTime> = None;
@@ -95,7 +95,7 @@ impl Figures {
             counts.add(row, now);
             types.entry(&row.task_type).or_insert_with(|| TypeCounts::new(&row.task_type)).add(row, now);
             slots.add(row);
-            bill += row.requests;
+            cost += row.requests;
             has_outposts |= row.outpost.is_some();
             if let Some(at) = row.available_at.filter(|_| row.is_due(now)) {
                 oldest = Some(oldest.map_or(at, |oldest| oldest.min(at)));
@@ -109,7 +109,7 @@ impl Figures {
             types: largest_types(types),
             chart: slots.chart(),
             tasks: table.len() as u64,
-            bill,
+            cost,
             failures: last_failures(table),
             has_outposts,
         }

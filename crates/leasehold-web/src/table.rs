@@ -86,7 +86,7 @@ pub(crate) enum RowChange {
     Full,
 }
 
-/// A listed object that is not a task: a forwarding marker, the marker of an abandoned submit, or a corrupt record.
+/// A listed object that is not a task: a forwarding marker, the tombstone of an abandoned submit, or a corrupt record.
 #[derive(Debug)]
 struct NonTask {
     modified_and_size: (StoreTime, u64),

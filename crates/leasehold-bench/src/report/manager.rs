@@ -42,7 +42,7 @@ impl BenchReport {
 
 #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 pieces")]
 fn per_request(measured: &TransferMeasurement) -> f64 {
-    measured.looked_at as f64 / measured.request_count.max(1) as f64
+    measured.scanned as f64 / measured.request_count.max(1) as f64
 }
 
 fn as_json(args: &args::ManagerArgs, measured: &TransferMeasurement) -> serde_json::Value {

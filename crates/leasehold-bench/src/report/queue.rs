@@ -25,7 +25,7 @@ impl BenchReport {
         let [p50, p95, p99] = percentiles(&worked.lone);
         println!(
             "One at a time, from submit to handler: p50 {p50:.1} ms, p95 {p95:.1} ms, p99 {p99:.1} ms. \
-             Most memory: {:.0} MB.\n",
+             Peak memory: {:.0} MB.\n",
             megabytes(worked.memory_peak)
         );
     }

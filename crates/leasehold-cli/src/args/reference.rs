@@ -103,7 +103,8 @@ fn table<'a>(text: &mut String, args: impl Iterator<Item = &'a Arg>) {
         let aliases = arg.get_visible_aliases().unwrap_or_default();
         let names =
             std::iter::once(format!("`{arg}`")).chain(aliases.iter().map(|alias| format!("`--{alias}`")));
-        let names = names.collect::<Vec<_>>().join(", ");
+        // A pipe ends a cell of a table, also inside of code.
+        let names = names.collect::<Vec<_>>().join(", ").replace('|', "\\|");
         let short = arg.get_short().map_or(String::new(), |short| format!("`-{short}`, "));
         let default = arg.get_default_values().iter().filter(|_| arg.get_action().takes_values());
         let default = default.map(|value| format!(" [default: {}]", value.to_string_lossy()));

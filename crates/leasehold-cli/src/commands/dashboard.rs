@@ -31,7 +31,7 @@ pub(crate) struct DashboardArgs {
     #[arg(long)]
     pub(crate) allow_actions: bool,
     /// Price list: aws, aws-express, r2, gcs or azure [default: aws]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "PROVIDER")]
     pub(crate) provider: Option<String>,
 }
 

@@ -12,8 +12,8 @@ use crate::table::moment;
 
 #[derive(Debug, Args)]
 pub(crate) struct BreakLeaseArgs {
-    /// Lease to break: on the id of a worker that leases shards, on a worker's inbox, on the group of shards that contains a
-    /// shard, or by key
+    /// Lease to break: `worker:ID` for a worker lease, `inbox:ID` for the inbox of a worker, `shard:SHARD` for the group of
+    /// shards with this shard, or the key of a lease
     #[arg(value_name = "worker:ID|inbox:ID|shard:SHARD|KEY")]
     lease: String,
 }

@@ -82,7 +82,7 @@ pub(crate) enum OutpostCommand {
 #[derive(Debug, Args)]
 pub(crate) struct OutpostInitArgs {
     /// Node id of this machine [default: random]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "ID")]
     node: Option<String>,
     /// strict: start only tasks whose claim the bucket has confirmed; relaxed: start tasks without the bucket, some may run
     /// twice

@@ -19,7 +19,7 @@ use crate::settings::typed::PiecesSettings;
 #[derive(Debug, Args)]
 pub(crate) struct ServePiecesArgs {
     /// Peer id [default: random]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "ID")]
     id: Option<String>,
     /// Address to listen on; one that other machines can reach needs a secret (setting `pieces.secret`)
     /// [default: 127.0.0.1:0]
@@ -46,7 +46,7 @@ pub(crate) async fn run(
     if printer.is_json() {
         line(json!({"peer": id, "address": address, "cache": cache}));
     } else {
-        line(format_args!("{id} serves {cache} at {address}"));
+        line(format_args!("peer {id} serves {cache} at {address}"));
         printer.note("Ctrl-C finishes the responses that were started, a second Ctrl-C stops at once");
     }
     let ServerCounts { connections, requests, answered, bytes, .. } = serving.run(&shutdown).await?;

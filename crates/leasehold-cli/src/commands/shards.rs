@@ -56,7 +56,7 @@ fn summary(groups: &[Group]) -> String {
     let workers = count(holders.len() as u64, "worker", "workers");
     let leased = format!("{} of {} held by {workers}", held.count(), groups.len());
     match shards / groups.len() {
-        1 => format!("{shards} shards, leased one by one: {leased}"),
+        1 => format!("{shards} shards, each with its own lease: {leased}"),
         size => format!("{shards} shards, leased in groups of {size}: {leased}"),
     }
 }

@@ -205,7 +205,7 @@ fn parse_named<'a>(what: &str, text: &'a str) -> Result<(Name, &'a str)> {
     let (name, rest) = text
         .split_once('=')
         .ok_or_else(|| Error::invalid(format!("{what} `{text}` has no `=`; write NAME={text}")))?;
-    Ok((Name::checked(&format!("name of the {what}"), name)?, rest))
+    Ok((Name::checked(&format!("{what} name"), name)?, rest))
 }
 
 /// Parses `KEY=VALUE`.

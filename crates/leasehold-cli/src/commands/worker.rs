@@ -143,7 +143,7 @@ pub(super) async fn warn_if_id_in_use(
     let key = keys::worker_lease(&WorkerId::checked("worker id", name)?);
     match read_lease(queue.client()?, &key).await {
         Ok(Some(lease)) if !lease.is_free(queue.now()?) => printer.note(&format!(
-            "worker id {name} is in use until {}; no shards are leased before it is free",
+            "worker id `{name}` is in use until {}; this worker leases no shards before",
             lease.expires_at
         )),
         // The worker replaces a corrupt lease.

@@ -9,22 +9,23 @@ const PREFACE: &str = "# Settings
 Generated from the table in `crates/leasehold-cli/src/settings/table.rs` by its tests; run them with `UPDATE_DOCS=1`
 after a change.
 
-Later wins: defaults < user file < project file < profile < environment < flags.
+A later source overrides an earlier one: defaults < user file < project file < profile < environment < flags.
 
 - The **user file** is `~/.config/leasehold/config.toml`, or `leasehold/config.toml` in `XDG_CONFIG_HOME`.
 - The **project file** is `leasehold.toml` in the working directory, or in the nearest parent that has one.
 - A **profile** is a part `[profiles.<name>]` of either file with the same tables as the top level, such as
-  `[profiles.production.queue]`. It is chosen by `--profile` or `LEASEHOLD_PROFILE`; the project's wins over the user's.
+  `[profiles.production.queue]`. Select one with `--profile` or `LEASEHOLD_PROFILE`. If both files
+  set a key in it, the project file wins.
 - In the **environment** an empty variable counts as unset, lists are separated by commas, and `1` and `0` are accepted
   for `true` and `false`.
 
 A relative path in a file is relative to the folder of the file, elsewhere to the working directory.
 
 Unknown keys are errors. An unknown variable `LEASEHOLD_…` is an error if it resembles a setting, otherwise it is ignored
-with a warning. Variables that Kubernetes sets for a service of that name (`LEASEHOLD_SERVICE_HOST`,
+with a warning. Variables that Kubernetes sets for a service named `leasehold` (`LEASEHOLD_SERVICE_HOST`,
 `LEASEHOLD_PORT=tcp://…`) are ignored.
 
-`leasehold config show` prints every setting and its origin, `leasehold config paths` the paths of settings files. For
+`leasehold config show` prints every setting and its source, `leasehold config paths` the paths of settings files. For
 buckets, the standard variables and files (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, …) apply where a setting here is unset.
 ";
 

@@ -158,8 +158,8 @@ pub(crate) const TABLE: &[Setting] = &[
         kind: SettingKind::Whole { from: CLAIM_LEASE_MIN.as_secs(), to: DAY_SECS },
         default: Some("60"),
         variable: "LEASEHOLD_WORKER_LEASE_SECS",
-        help: "Seconds until a claim on a task expires unless it is renewed. After a crash, other workers wait this \
-               long.",
+        help: "Seconds until a claim on a task expires unless it is renewed. After a crash of its worker, the task \
+               waits this long.",
     },
     Setting {
         name: "worker.drain_secs",
@@ -210,16 +210,16 @@ pub(crate) const TABLE: &[Setting] = &[
         kind: SettingKind::Whole { from: 1, to: LEASE_TTL_MAX.as_secs() / RENEWALS_MIN as u64 },
         default: Some("20"),
         variable: "LEASEHOLD_WORKER_LEASE_RENEWAL_INTERVAL_SECS",
-        help: "Seconds between two renewals of that lease, at most a third of its duration. Twice as long while the inbox is \
-               idle.",
+        help: "With direct dispatch: seconds between two renewals of the lease on a worker's inbox, at most a third of \
+               `worker.lease_duration_secs`. Twice as long while the inbox is idle.",
     },
     Setting {
         name: "worker.overflow_scavenge_interval_secs",
         kind: SettingKind::Whole { from: 1, to: 3_600 },
         default: Some("120"),
         variable: "LEASEHOLD_WORKER_OVERFLOW_SCAVENGE_INTERVAL_SECS",
-        help: "Seconds between two scans for tasks from the inboxes of crashed workers. Inboxes of crashed workers are \
-               searched for twice as often.",
+        help: "Seconds between two scans of the overflow, which has the tasks from the inboxes of crashed workers. The search \
+               for such inboxes runs at half this interval.",
     },
     Setting {
         name: "worker.polling.strategy",
@@ -269,16 +269,16 @@ pub(crate) const TABLE: &[Setting] = &[
         kind: SettingKind::Whole { from: RENEWED_LEASE_TTL_MIN.as_secs(), to: LEASE_TTL_MAX.as_secs() },
         default: Some("30"),
         variable: "LEASEHOLD_SHARD_LEASING_TTL_SECS",
-        help: "Seconds until a lease on shards expires unless it is renewed. After a crash, other workers scan them \
-               only then.",
+        help: "Seconds until a lease on shards expires unless it is renewed. After a crash, other workers scan \
+               these shards only then.",
     },
     Setting {
         name: "worker.shard_leasing.lease_renew_interval_secs",
         kind: SettingKind::Whole { from: 1, to: LEASE_TTL_MAX.as_secs() / RENEWALS_MIN as u64 },
         default: Some("10"),
         variable: "LEASEHOLD_SHARD_LEASING_RENEW_SECS",
-        help: "Seconds between two renewals of that lease, at most a third of its duration, so that one renewal may \
-               fail.",
+        help: "Seconds between two renewals of a lease on shards, at most a third of \
+               `worker.shard_leasing.lease_ttl_secs`, so that one renewal may fail.",
     },
     Setting {
         name: "outpost.data",
@@ -300,7 +300,7 @@ pub(crate) const TABLE: &[Setting] = &[
         kind: SettingKind::Whole { from: 1, to: 10_000 },
         default: Some("32"),
         variable: "LEASEHOLD_OUTPOST_WINDOW",
-        help: "Number of pending tasks that an outpost prefetches for the workers of its machine.",
+        help: "Number of pending tasks of each task type that an outpost prefetches for the workers of its machine.",
     },
     Setting {
         name: "pieces.cache",

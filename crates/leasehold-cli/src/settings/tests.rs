@@ -1,8 +1,9 @@
 use super::*;
 use kind::SettingKind;
+use leasehold_outpost::QueueType;
 use leasehold_worker::ShardLeasing;
 use std::time::Duration;
-use typed::{PollingSettings, ShardChoice, StoreKind};
+use typed::{PollingSettings, ShardChoice};
 
 /// Layers above the defaults, in ascending order.
 const LAYERS: [Layer; 6] = [
@@ -134,7 +135,7 @@ fn every_setting_has_a_unique_name_and_variable() {
 fn settings_are_typed() {
     let dirs = TestDirs::new();
     let Settings { queue, worker, .. } = dirs.load(&[]).unwrap();
-    assert_eq!((queue.store.as_str(), queue.kind), ("./leasehold-data", StoreKind::Bucket));
+    assert_eq!((queue.store.as_str(), queue.queue_type), ("./leasehold-data", QueueType::Bucket));
     assert_eq!((queue.shard_len, queue.direct), (None, None));
     assert!(queue.open.access_key.is_none() && worker.id.is_none() && worker.leasing.is_none());
     assert_eq!((worker.concurrency, worker.shards), (8, ShardChoice::All));
@@ -156,7 +157,7 @@ fn settings_are_typed() {
         ("LEASEHOLD_WORKER_SWEEP_SECS", "90"),
     ];
     let Settings { queue, worker, .. } = dirs.load(&variables).unwrap();
-    assert_eq!((queue.kind, queue.direct.is_some()), (StoreKind::Filesystem, true));
+    assert_eq!((queue.queue_type, queue.direct.is_some()), (QueueType::Filesystem, true));
     assert_eq!(queue.shard_len.map(leasehold_core::ShardLen::count), Some(256));
     assert_eq!(queue.open.folder.durability, leasehold_store::Durability::Os);
     assert_eq!(queue.open.access_key.unwrap().secret, "hush");

@@ -2,6 +2,7 @@
 
 use leasehold_core::outpost::Campaign;
 use leasehold_core::{Error, Result, ShardLen, WorkerId};
+use leasehold_outpost::QueueType;
 use leasehold_pieces::Secret;
 use leasehold_queue::{DirectDispatch, Selection};
 use leasehold_store::{AccessKey, FolderOptions, OpenOptions, Prices};
@@ -21,21 +22,14 @@ pub(crate) struct QueueSettings {
     pub(crate) store: String,
     /// Options of the store that are not part of its address.
     pub(crate) open: OpenOptions,
-    pub(crate) kind: StoreKind,
+    /// The store itself, or the outpost of this machine.
+    pub(crate) queue_type: QueueType,
     /// Queue below the store; `None` if the queue is the store itself.
     pub(crate) campaign: Option<Campaign>,
     /// `None`: that of the queue, or the default for a new one.
     pub(crate) shard_len: Option<ShardLen>,
     /// `None` with shared dispatch.
     pub(crate) direct: Option<DirectDispatch>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StoreKind {
-    /// Work on the store itself.
-    Bucket,
-    /// Work on an outpost's folder.
-    Filesystem,
 }
 
 /// Settings of a worker.
@@ -123,10 +117,7 @@ impl QueueSettings {
             region: text(all, "queue.region").map(ToOwned::to_owned),
             access_key: access_key(all)?,
         };
-        let kind = match text(all, "queue.type") {
-            Some("filesystem") => StoreKind::Filesystem,
-            _ => StoreKind::Bucket,
-        };
+        let queue_type = required(text(all, "queue.type")).parse()?;
         let digits = whole(all, "queue.shard_prefix_len");
         let shard_len = digits.map(|digits| ShardLen::new(u8::try_from(digits).unwrap_or(u8::MAX)));
         let campaign = campaign(all)?;
@@ -135,7 +126,7 @@ impl QueueSettings {
             Some(campaign) => format!("{}/{}", store.trim_end_matches('/'), campaign.prefix()),
             None => store.to_owned(),
         };
-        Ok(Self { store, open, kind, campaign, shard_len: shard_len.transpose()?, direct: direct(all) })
+        Ok(Self { store, open, queue_type, campaign, shard_len: shard_len.transpose()?, direct: direct(all) })
     }
 }
 

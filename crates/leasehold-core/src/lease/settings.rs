@@ -71,18 +71,18 @@ fn check_lease(what: &str, ttl: Duration, renew_every: Duration) -> Result<()> {
     if ttl > LEASE_TTL_MAX {
         let most = LEASE_TTL_MAX.as_secs();
         return Err(Error::invalid(format!(
-            "{what} must last at most {most} s: a crashed worker holds them for that long"
+            "ttl of {what} must be at most {most} s, got {ttl:?}: a crashed worker blocks others for that long"
         )));
     }
     if ttl < RENEWED_LEASE_TTL_MIN {
         let least = RENEWED_LEASE_TTL_MIN.as_secs();
         return Err(Error::invalid(format!(
-            "{what} must last at least {least} s: a store reports its time in whole seconds"
+            "ttl of {what} must be at least {least} s, got {ttl:?}: a store reports its time in whole seconds"
         )));
     }
     if renew_every.is_zero() || renew_every * RENEWALS_MIN > ttl {
         return Err(Error::invalid(format!(
-            "{what} must be renewed at least three times per ttl: otherwise one failed renewal loses them"
+            "{what} must be renewed at least three times per ttl of {ttl:?}, got an interval of {renew_every:?}"
         )));
     }
     Ok(())

@@ -146,7 +146,7 @@ impl BucketState {
             State::Running(claim) if is_of(&known.lease_id) => {
                 Self::Ours { is_live: now.is_before(claim.expires_at) }
             }
-            // The previous claim, of a dead process of this node: it can be replaced at any time.
+            // The previous claim, of a crashed process of this node: it can be replaced at any time.
             State::Running(_) if is_of(&known.from) => Self::Other { is_live: false },
             State::Running(claim) => Self::Other { is_live: !now.is_past(claim.expires_at) },
             State::Pending { .. } if is_of(&known.lease_id) => Self::ReleasedByNode,

@@ -118,7 +118,7 @@ impl PieceLeaseManager {
     /// Marks a piece as verified by an earlier fetch. Its leases end.
     pub fn note_verified(&mut self, piece: u32) -> Result<Vec<Cancelled>> {
         if piece >= self.cut.pieces() {
-            return Err(Error::invalid(format!("no piece {piece}: there are {}", self.cut.pieces())));
+            return Err(Error::invalid(format!("piece must be below {}, got {piece}", self.cut.pieces())));
         }
         self.picker.count_picked(1);
         Ok(self.verify(piece))

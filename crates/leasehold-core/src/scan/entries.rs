@@ -220,7 +220,7 @@ impl FoundEntries {
             Unclaimed::Held(at) => (at.min(soon.plus(graces.stale)), BackoffAction::Recover),
             // If the next scan still finds it, it is swept.
             Unclaimed::Stale | Unclaimed::Expired => (soon, BackoffAction::Sweep),
-            // Its producer has given up, or is dead.
+            // Its producer has given up, or has crashed.
             Unclaimed::Ahead if now.is_past(hit.written_at.plus(graces.ahead)) => {
                 (soon, BackoffAction::Sweep)
             }

@@ -19,7 +19,7 @@ pub enum Event {
         /// Duration of the lease.
         lease: Duration,
     },
-    /// A worker takes over the claim of another: one whose lease has expired, or a dead process of the same name.
+    /// A worker takes over the claim of another: one whose lease has expired, or that of a crashed process with the same worker id.
     TakeOver {
         /// Worker that claims.
         worker: WorkerId,

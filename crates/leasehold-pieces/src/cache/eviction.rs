@@ -84,7 +84,7 @@ impl Cache {
 
     fn disk_full(&self, needed: u64) -> Result<Error> {
         let (place, free) = (self.root.display(), self.free_bytes()?);
-        let message = format!("the disk is full: {needed} bytes are needed in {place}, and {free} are free");
+        let message = format!("cannot cache {needed} bytes in {place}: the disk has {free} bytes free");
         Ok(Error::new(Kind::Unavailable, message))
     }
 

@@ -1,8 +1,8 @@
-//! Name under which a cache is served. The blocks to fetch from the origin are divided among the nodes that serve, so every
-//! process that fetches into this cache needs that name.
+//! Peer id under which a cache is served. The blocks to fetch from the origin are divided among the nodes that serve, so
+//! every process that fetches into this cache needs that id.
 //!
-//! The file `serving` holds the name and is locked as long as the server lives. An unlocked file is left by a dead server and
-//! ignored.
+//! The file `serving` holds the peer id and is locked as long as the server runs. An unlocked file was left by a killed server
+//! and is ignored.
 
 use leasehold_core::{Error, Kind, Name, Result};
 use rustix::fs::{FlockOperation, flock};
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use super::Cache;
 use crate::assemble::{io_error, is_still_at};
 
-/// Most bytes to read from the file; a name is far shorter.
+/// Most bytes to read from the file; a peer id is far shorter.
 const NAME_BYTES_MAX: u64 = 1_024;
 
 /// Lock that marks a cache as served, as long as this value lives.
@@ -32,7 +32,7 @@ impl Drop for ServingLock {
 }
 
 impl Cache {
-    /// Marks this cache as served under a name; fails if another process serves it. Blocks.
+    /// Marks this cache as served under a peer id; fails if another process serves it. Blocks.
     pub fn serve_as(&self, name: &Name) -> Result<ServingLock> {
         // Keeps readers out, whose shared lock on `serving` would be in our way.
         let _lock = self.lock()?;
@@ -66,7 +66,7 @@ impl Cache {
         }
     }
 
-    /// Name under which any process serves this cache at the moment. Blocks.
+    /// Peer id under which any process serves this cache at the moment. Blocks.
     #[must_use]
     pub fn served_as(&self) -> Option<Name> {
         let path = self.root().join("serving");
@@ -80,7 +80,7 @@ impl Cache {
         }
         let mut text = String::new();
         file.take(NAME_BYTES_MAX).read_to_string(&mut text).ok()?;
-        Name::checked("name of a node", &text).ok()
+        Name::checked("peer id", &text).ok()
     }
 }
 

@@ -207,7 +207,7 @@ async fn eight_nodes_read_little_more_than_one_copy_from_the_store_though_one_di
     let together = scene.round("together", with_peers, Some(KILLED)).await;
     let apart = scene.round("apart", |_| Vec::new(), None).await;
     print(
-        "               server sent MiB  × the size  nodes count, MiB  peers MiB twice MiB  requests  seconds",
+        "               server sent MiB  × the size  nodes count, MiB  peers MiB   dup. MiB  requests  seconds",
     );
     print(&table("with peers", &together));
     print(&table("without peers", &apart));

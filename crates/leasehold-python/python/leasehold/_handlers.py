@@ -128,7 +128,7 @@ class Context:
         Raises:
             Snooze: Always.
         """
-        raise Snooze(seconds("snooze", delay))
+        raise Snooze(seconds("delay", delay))
 
 
 class Handler(Generic[P, R]):

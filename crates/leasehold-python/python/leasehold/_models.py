@@ -31,9 +31,13 @@ class RetryPolicy:
     """Delay between attempts: exponential backoff with jitter."""
 
     initial_secs: float = 1.0
+    """Delay before the second attempt, in seconds."""
     factor: float = 2.0
+    """Factor by which each further delay grows."""
     max_secs: float = 300.0
+    """Maximum delay, in seconds."""
     jitter: float = 0.2
+    """Random share by which a delay is longer or shorter, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Number of waiting and running tasks, counted from the index."""
+    """Number of pending (due or scheduled) and running tasks, counted from the index."""
 
     due: int
     scheduled: int

@@ -183,12 +183,12 @@ class Queue:
             delay: Time until the task is due, in seconds or as a `timedelta`. Default: 0. Excludes `at`.
             at: Time at which the task is due, with a time zone.
             key: Idempotency key: submits with the same key create one task.
-            key_scope: Whether the key is unique in the whole queue or per task type.
-            key_lifetime: How long the key is kept, in seconds. Default: one day.
-            key_retry_failed: Retry the existing task of this key if it has failed or expired.
+            key_scope: Tasks among which the key is unique: `"queue"` or `"task_type"`. Default: `"queue"`.
+            key_lifetime: Time for which the key is kept, in seconds, at least one hour. Default: one day.
+            key_retry_failed: Retry the existing task of this key if it has failed or expired. Default: False.
             max_attempts: Maximum number of attempts, at least 1. Default: 4.
             retry_policy: Delay between attempts. Default: 1 second, doubled each time, at most 5 minutes.
-            timeout: Maximum duration of one run of the handler, in seconds. Default: none.
+            timeout: Maximum duration of one run of the handler, in seconds. Default: no limit.
             expires_in: Time after which the task expires if it has not started, in seconds. Default: never.
             priority: 0 to 9, 9 first. Default: 5.
             tags: Labels to filter by.
@@ -310,7 +310,7 @@ class Queue:
                 left -= len(tasks)
 
     async def cancel(self, id: str) -> Task:
-        """Cancels a task: a waiting one immediately, a running one at the next renewal of its claim.
+        """Cancels a task: a pending one immediately, a running one at the next renewal of its claim.
 
         Raises:
             NotFound: If there is no such task.
@@ -330,7 +330,7 @@ class Queue:
     async def reschedule(
         self, id: str, at: datetime.datetime | None = None, *, delay: Seconds | None = None
     ) -> Task:
-        """Changes the time at which a waiting task is due: `at` a time, or after `delay`."""
+        """Changes the time at which a pending task is due: `at` a time, or after `delay`."""
         if (at is None) == (delay is None):
             raise Invalid("pass either at or delay")
         if delay is not None:
@@ -370,7 +370,7 @@ class Queue:
         )
 
     async def stats(self) -> Stats:
-        """Counts waiting and running tasks from the index."""
+        """Counts pending and running tasks from the index."""
         stats = await self._loop.call(self._native.stats)
         shards = {shard: (counts[0], counts[1], counts[2]) for shard, counts in stats.pop("shards").items()}
         return Stats(**stats, shards=shards)
@@ -415,15 +415,17 @@ async def connect(
         store: Folder, or address of a bucket such as `s3://my-bucket/tasks`.
         bucket: Name of an S3 bucket, instead of `store`.
         prefix: Path inside `bucket`.
-        shard_prefix_len: Number of hex digits of a shard name. Must match the queue if it exists.
-        dispatch_mode: `"direct"` submits each task to the inbox of one worker, if a worker has an inbox.
+        shard_prefix_len: Number of hex digits of a shard name, 1 to 4. Must match the queue if it exists. Default: that of
+            the queue, or 1 for a new queue.
+        dispatch_mode: `"shared"` offers tasks to all workers, `"direct"` sends each task to the inbox of one worker, if a
+            worker has an inbox. Default: `"shared"`.
         endpoint: URL of an S3-compatible store.
         region: Region of the bucket.
         access_key_id: Credentials, together with `secret_access_key`.
         secret_access_key: Credentials, together with `access_key_id`.
-        durability: When a write to a folder counts as done: once it is on disk (`"fsync"`), or once the operating system
-            has it (`"os"`).
-        profile: Profile of the settings files.
+        durability: Durability of writes to a folder: `"fsync"` waits for the disk, `"os"` leaves writing to the operating
+            system. Default: `"fsync"`.
+        profile: Profile of the settings files. Default: none.
         by: Name of the caller in the history of tasks. Default: `python`.
 
     Raises:

@@ -56,9 +56,9 @@ class WorkerOptions(TypedDict, total=False):
     shard_range: str | None
     """Scan only these shards, such as `"00-3f"`. Default: all."""
     shard_leasing: bool | ShardLeasing | None
-    """Divide the shards among all workers with this option. Default: no."""
+    """Divide the shards among all workers with this option. Default: False."""
     direct: bool | None
-    """Create an inbox, into which producers put tasks for this worker only. Default: no."""
+    """Create an inbox, into which producers put tasks for this worker only. Default: False."""
     concurrency: int | None
     """Maximum number of tasks that run at once. Default: 8."""
     lease_secs: int | None
@@ -136,8 +136,8 @@ class Worker:
     def task(self, task_type: str, *, max_attempts: int | None = None) -> Callable[[Callable[P, R]], Handler[P, R]]:
         """Registers the decorated function as the handler of a task type.
 
-        The function takes the context and the input. Its return value completes the task as the output, unless it was
-        cancelled and has read that from `Context.cancelled`. An exception fails the attempt; raise `Permanent`, `Retry`
+        The function takes the context and the input. Its return value becomes the output and completes the task, unless
+        the handler was cancelled and `Context.cancelled` has returned True. An exception fails the attempt; raise `Permanent`, `Retry`
         or `Snooze` to control what happens next. A function that is not async runs in a thread. If the input is
         annotated with a dataclass or a Pydantic model, the function gets an instance of it.
 

@@ -171,7 +171,7 @@ class Queue:
             yield task
 
     def cancel(self, id: str) -> Task:
-        """Cancels a task: a waiting one immediately, a running one at the next renewal of its claim."""
+        """Cancels a task: a pending one immediately, a running one at the next renewal of its claim."""
         return self._thread.run(self._queue.cancel(id))
 
     def retry(self, id: str) -> Task:
@@ -181,7 +181,7 @@ class Queue:
     def reschedule(
         self, id: str, at: datetime.datetime | None = None, *, delay: Seconds | None = None
     ) -> Task:
-        """Changes the time at which a waiting task is due: `at` a time, or after `delay`."""
+        """Changes the time at which a pending task is due: `at` a time, or after `delay`."""
         return self._thread.run(self._queue.reschedule(id, at, delay=delay))
 
     def purge(self, older_than: Seconds, statuses: Iterable[Status | str] = ()) -> Purged:
@@ -193,7 +193,7 @@ class Queue:
         return self._thread.run(self._queue.check(repair=repair))
 
     def stats(self) -> Stats:
-        """Counts waiting and running tasks from the index."""
+        """Counts pending and running tasks from the index."""
         return self._thread.run(self._queue.stats())
 
     def ledger(self) -> builtins.list[LedgerLine]:

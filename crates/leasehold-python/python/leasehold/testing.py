@@ -29,15 +29,15 @@ class TestQueue(Queue):
 
     async def advance(self, duration: Seconds) -> None:
         """Moves the queue's time forward by `duration`."""
-        await self._loop.call(self._native.advance, seconds("time", duration))
+        await self._loop.call(self._native.advance, seconds("duration", duration))
 
 
 async def queue(*, shard_prefix_len: int | None = None, by: str | None = None) -> TestQueue:
     """Creates an empty in-memory queue.
 
     Args:
-        shard_prefix_len: Number of hex digits of a shard name.
-        by: Name of the caller in the history of tasks.
+        shard_prefix_len: Number of hex digits of a shard name, 1 to 4. Default: 1.
+        by: Name of the caller in the history of tasks. Default: `python`.
     """
     overrides: dict[str, Any] = {"queue.shard_prefix_len": shard_prefix_len}
     loop = Loop()

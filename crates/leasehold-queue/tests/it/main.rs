@@ -18,6 +18,7 @@ mod migrating_crashes;
 mod operating;
 mod purging;
 mod races;
+mod requests;
 mod submits;
 mod support;
 mod sweeping;

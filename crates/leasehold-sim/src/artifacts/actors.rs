@@ -362,11 +362,11 @@ impl ArtifactActors {
         host: &Arc<SimHost>,
         shutdown: Shutdown,
     ) -> leasehold_core::Result<()> {
-        let (look_every, recover_every) = if self.is_calm(round) { (60, 45) } else { (15, 10) };
+        let (scan_every, recover_every) = if self.is_calm(round) { (60, 45) } else { (15, 10) };
         let options = WorkerOptions {
             concurrency: 3,
             lease: self.lease,
-            polling: Polling { max: SLICE * look_every, ..Polling::default() },
+            polling: Polling { max: SLICE * scan_every, ..Polling::default() },
             drain: SLICE * 8,
             recover_every: SLICE * recover_every,
             ..WorkerOptions::default()

@@ -142,7 +142,7 @@ fn a_pruner_that_was_paused_removes_nothing_afterwards() {
     }
 }
 
-/// One process finishes the removal of a dead pruner while another publishes the file again.
+/// One process finishes the removal of a crashed pruner while another publishes the file again.
 #[test]
 fn a_file_that_is_published_while_the_rest_of_it_is_removed_is_whole() {
     for seed in crate::seeds(0..200) {
@@ -158,7 +158,7 @@ fn a_file_that_is_published_while_the_rest_of_it_is_removed_is_whole() {
     }
 }
 
-/// The data of a dead publisher is removed after a week; another process may publish the same file at that
+/// The data of a crashed publisher is removed after a week; another process may publish the same file at that
 /// moment.
 #[test]
 fn a_file_that_is_published_while_what_was_left_of_it_is_removed_is_whole() {

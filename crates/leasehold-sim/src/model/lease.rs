@@ -56,7 +56,7 @@ impl LeaseRule {
             LeaseRule::TakeOnCondition => "a take-over is a conditional put",
             LeaseRule::RenewOnCondition => "a renewal is a conditional put",
             LeaseRule::RaiseEpoch => "every take-over raises the epoch",
-            LeaseRule::Instance => "a holder is identified by its instance, not by its name",
+            LeaseRule::Instance => "a holder is identified by its instance, not by its worker id",
             LeaseRule::NeverDelete => "a lease is never deleted",
             LeaseRule::OwnAnew => "a process that finds its own lease takes it again with a new epoch",
             LeaseRule::ConfirmedOnly => "only a confirmed expiry is trusted",

@@ -45,7 +45,7 @@ pub(super) struct OutpostActors {
     trace: Trace,
     workers: Vec<usize>,
     /// Interval at which workers scan the folders.
-    pub(super) look_every: Duration,
+    pub(super) scan_every: Duration,
     orders: Arc<Mutex<PlannedSubmits>>,
     search_result: ResultSearch,
 }
@@ -71,7 +71,7 @@ impl OutpostActors {
         let nodes: Vec<_> = nodes.collect::<io::Result<_>>()?;
         let checker = OutpostChecker::new(world.executor().clone(), world.bucket_handle(), consistency);
         let workers = nodes.iter().map(|_| 1 + rng.index(2)).collect();
-        let look_every = [SECOND, SECOND * 2, SECOND * 3][rng.index(3)];
+        let scan_every = [SECOND, SECOND * 2, SECOND * 3][rng.index(3)];
         let mut orders = PlannedSubmits::default();
         for number in 0..10 + rng.below(16) {
             let at = rng.index(count + 1);
@@ -99,7 +99,7 @@ impl OutpostActors {
         };
         let (alarm, trace) = (world.alarm().clone(), world.trace().clone());
         let (orders, search_result) = (Arc::new(Mutex::new(orders)), Arc::new(search_result));
-        Ok(Self { checker, nodes, alarm, trace, workers, look_every, orders, search_result })
+        Ok(Self { checker, nodes, alarm, trace, workers, scan_every, orders, search_result })
     }
 
     /// Starts all actors.
@@ -156,7 +156,7 @@ impl OutpostActors {
     async fn supervise(self, node: Node, host: Arc<SimHost>, client: Client) {
         let Some(spool) = self.open(&node, &host).await else { return };
         let options = SupervisorOptions {
-            outbox_interval: self.look_every,
+            outbox_interval: self.scan_every,
             window: 1 + random_index(&host, 6),
             full_scan_interval: Duration::from_mins(15),
             ..SupervisorOptions::default()

@@ -71,7 +71,7 @@ impl OutpostActors {
         host: &Arc<SimHost>,
         client: Client,
     ) -> leasehold_core::Result<String> {
-        let options = SupervisorOptions { outbox_interval: self.look_every, ..SupervisorOptions::default() };
+        let options = SupervisorOptions { outbox_interval: self.scan_every, ..SupervisorOptions::default() };
         let mut supervisor = Supervisor::new(spool, connect(client), options);
         let now = supervisor.now().await?;
         let until = now.latest_known().plus(SECOND * 60 + host.random_below(Duration::from_mins(30)));

@@ -280,11 +280,11 @@ impl QueueActors {
     ) -> leasehold_core::Result<()> {
         let (actors, own) = (self.clone(), host.clone());
         // Without faults little happens.
-        let (look_every, recover_every) = if self.checker.is_calm() { (60, 45) } else { (15, 10) };
+        let (scan_every, recover_every) = if self.checker.is_calm() { (60, 45) } else { (15, 10) };
         // Days of renewals would add nothing.
         let is_for_days = self.checker.is_calm() && self.upkeep;
         let is_leased = !is_for_days && self.leased.iter().any(|leased| leased == name);
-        let polling = Polling { max: Duration::from_secs(look_every), ..Polling::default() };
+        let polling = Polling { max: Duration::from_secs(scan_every), ..Polling::default() };
         let options = WorkerOptions {
             concurrency: 3,
             lease: self.lease,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::faults::Faults;
 
-/// Time to divide after a change: the leases of the dead expire, other workers see that in their next round
+/// Time to divide after a change: the leases of crashed workers expire, other workers see that in their next round
 /// and take them in the one after.
 const DIVIDED_WITHIN: Duration = Duration::from_secs(50);
 /// Time to divide when one answer in fifty is lost or late: each that matters costs a quarter of a round, or

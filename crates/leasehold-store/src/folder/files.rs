@@ -280,7 +280,10 @@ impl Files {
                 done => return done,
             }
         }
-        Err(io::Error::other(format!("directory {} is removed by other processes", directory.display())))
+        Err(io::Error::other(format!(
+            "directory {} was removed {VANISHED_MAX} times by other processes",
+            directory.display()
+        )))
     }
 
     /// Makes the object at `path` durable. It is already in place, so no failure may say that it was not written.

@@ -73,8 +73,8 @@ impl FolderAccess {
         }
     }
 
-    /// Creates a directory that must not exist yet at `new`, and moves it to `path` when it has its permissions: another
-    /// user, or a crash, never meets it without them.
+    /// Creates a directory that must not exist yet at `new`, and moves it to `path` when it has its permissions: no other
+    /// user can open it before, and a crash leaves none without them.
     pub(super) fn create_dir_at(self, new: &Path, path: &Path) -> io::Result<()> {
         self.create_dir(new)?;
         // Without the flag it could replace an empty directory in which another writer is about to create a file.

@@ -1,7 +1,7 @@
 //! Temporary files, and the removal of those of crashed processes.
 //!
 //! Each process writes into a directory of its own, `tmp/{name}/`, and holds a lock on `tmp/{name}.lock` as long as it
-//! lives. A process that opens the folder and gets such a lock has proof that its owner is dead, and removes both.
+//! lives. A process that opens the folder and gets such a lock knows that its owner has ended, and removes both.
 //!
 //! Files and directories for a group are also created here and then linked or renamed into place: the umask withholds
 //! the permissions of the group until the second call, and before it another user could access them, or a crash could

@@ -139,11 +139,11 @@ fn process(spent: &Snapshot, prices: &Prices) -> Value {
 /// Requests and cost of all changes of tasks, by any process.
 #[expect(clippy::cast_precision_loss, reason = "a price for people")]
 fn tasks(figures: &Figures, prices: &Prices) -> Value {
-    let usd = figures.bill.usd(prices);
+    let usd = figures.cost.usd(prices);
     let per_million = (figures.tasks > 0).then(|| usd * 1e6 / figures.tasks as f64);
     json!({
         "tasks": figures.tasks,
-        "requests": figures.bill.requests(),
+        "requests": figures.cost.requests(),
         "usd": usd,
         "usd_per_million": per_million,
     })

@@ -72,7 +72,7 @@ async function draw({ isNew }) {
 }
 
 function announce(view, before, after) {
-  const text = before && view.news?.(before, after);
+  const text = before && view.announcement?.(before, after);
   if (text) speak(text);
 }
 

@@ -19,7 +19,7 @@ export function h(tag, attributes = {}, ...children) {
     else if (ATTRIBUTE.test(name)) element.setAttribute(name, value === true ? '' : value);
     else throw new Error(`attribute ${name} is not allowed`);
   }
-  return filled(element, children);
+  return appendChildren(element, children);
 }
 
 /** Creates an SVG element. Geometry goes into attributes, because the page allows no inline styles. */
@@ -28,10 +28,10 @@ export function svg(tag, attributes = {}, ...children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value !== undefined && value !== null && value !== false) element.setAttribute(name, value);
   }
-  return filled(element, children);
+  return appendChildren(element, children);
 }
 
-function filled(element, children) {
+function appendChildren(element, children) {
   for (const child of children.flat(Infinity)) {
     if (child === undefined || child === null || child === false || child === '') continue;
     element.append(child instanceof Node ? child : String(child));
@@ -41,7 +41,7 @@ function filled(element, children) {
 
 /** Replaces the children of an element, patching those that match. */
 export function show(element, ...children) {
-  patchChildren(element, filled(document.createDocumentFragment(), children));
+  patchChildren(element, appendChildren(document.createDocumentFragment(), children));
 }
 
 /** Patches an element to match a fresh one, or replaces it; returns the element that is on the page. */

@@ -4,7 +4,7 @@ import { h } from './dom.js';
 import { openDialog } from './parts.js';
 import { go, route } from './router.js';
 
-const PLACES = { o: 'overview', t: 'tasks', w: 'workers', s: 'shards', a: 'artifacts', p: 'outposts', e: 'settings' };
+const VIEW_KEYS = { o: 'overview', t: 'tasks', w: 'workers', s: 'shards', a: 'artifacts', p: 'outposts', e: 'settings' };
 /** Longest pause between `g` and the key that selects the view. */
 const PAUSE_MS = 1_500;
 
@@ -31,16 +31,16 @@ export function listen({ back, changeTheme }) {
     }
     const isSecond = pressed.key === 'g' && event.timeStamp - pressed.at < PAUSE_MS;
     pressed = { key: event.key, at: event.timeStamp };
-    const does = isSecond ? place(event.key) : command(event.key, { back, changeTheme });
-    if (!does) return;
+    const action = isSecond ? viewAction(event.key) : command(event.key, { back, changeTheme });
+    if (!action) return;
     event.preventDefault();
-    does();
+    action();
   });
 }
 
 const isTyping = (element) => element.matches('textarea, select, input:not([type=checkbox])');
 
-const place = (key) => PLACES[key] && (() => go(`#/${PLACES[key]}`));
+const viewAction = (key) => VIEW_KEYS[key] && (() => go(`#/${VIEW_KEYS[key]}`));
 
 function command(key, { back, changeTheme }) {
   return {

@@ -88,7 +88,7 @@ export function taskTable(rows, { label, untaken = [] }) {
   return h('div', { class: 'table-frame' },
     h('table', { class: 'rows tasks', 'aria-label': label },
       h('thead', {}, h('tr', {},
-        ['Task', 'Status', 'Attempt', 'Shard', 'Changed', 'Details'].map((name) => h('th', { scope: 'col' }, name)))),
+        ['Task', 'Status', 'Attempt', 'Shard', 'Updated', 'Details'].map((name) => h('th', { scope: 'col' }, name)))),
       h('tbody', {}, rows.map((row) => taskRow(row, since.get(row.task_type))))));
 }
 
@@ -102,7 +102,7 @@ function taskRow(row, untakenSince) {
     h('td', { class: 'number', 'data-label': 'attempt' }, `${row.attempt} of ${row.max_attempts}`),
     h('td', { class: 'mono soft', 'data-label': 'shard' }, row.shard),
     h('td', { class: 'number when' }, time(row.updated_at)),
-    h('td', { class: 'known' }, known(row, word, untakenSince)));
+    h('td', { class: 'known' }, rowDetails(row, word, untakenSince)));
 }
 
 /** Most informative line of an error: the last one of a traceback, otherwise the first one. */
@@ -112,7 +112,7 @@ export function gist(error) {
 }
 
 /** Most useful detail of a task in this state. */
-function known(row, word, untakenSince) {
+function rowDetails(row, word, untakenSince) {
   const tags = Object.entries(row.tags ?? {}).map(([key, value]) => tag(key, value));
   const fact = {
     scheduled: () => h('span', { class: 'soft' }, row.error ? 'next attempt ' : 'due ', time(row.available_at)),
@@ -147,7 +147,7 @@ export function empty(title, text, command) {
 }
 
 /** Placeholder while data is loading. */
-export const reading = () => h('p', { class: 'empty soft' }, 'Loading…');
+export const loadingText = () => h('p', { class: 'empty soft' }, 'Loading…');
 
 export function facts(pairs) {
   return h('dl', { class: 'facts' }, pairs.filter(Boolean).map(([name, ...value]) =>

@@ -23,15 +23,15 @@ const EVENT_TONES = {
 
 export function timeline({ history, attempts, folded, task }, now) {
   if (history.length === 0) return h('p', { class: 'soft' }, 'No history recorded.');
-  const intervals = cut(history, task, now);
+  const intervals = intervalsOf(history, task, now);
   return h('div', { class: 'life' },
-    drawn(intervals, attempts, now),
+    drawStrip(intervals, attempts, now),
     folded > 0 && h('p', { class: 'soft' }, `${folded} changes between the first and the newest are no longer kept.`),
     h('ol', { class: 'events', 'aria-label': 'History' }, history.map((change, index) => event(change, history[index - 1], task.error))));
 }
 
 /** Intervals from each event to the next, with their share of the width. */
-function cut(history, task, now) {
+function intervalsOf(history, task, now) {
   const isFinal = Boolean(task.finished_at);
   const moments = history.map((change) => new Date(change.at));
   if (!isFinal) moments.push(new Date(Math.max(now, moments.at(-1))));
@@ -49,7 +49,7 @@ function cut(history, task, now) {
 }
 
 /** Merges the intervals of one attempt into one bar, whatever events happened during it. */
-function joined(intervals) {
+function mergeRuns(intervals) {
   const bars = [];
   for (const one of intervals) {
     const last = bars.at(-1);
@@ -61,14 +61,14 @@ function joined(intervals) {
 }
 
 /** Label of an event. Cancelling a running task is only a request: its worker has yet to stop. */
-const named = (change) => (change.event === 'cancel' && change.to === 'running' ? 'cancel requested' : change.event);
+const eventLabel = (change) => (change.event === 'cancel' && change.to === 'running' ? 'cancel requested' : change.event);
 
-function drawn({ intervals, moments, isFinal }, attempts, now) {
+function drawStrip({ intervals, moments, isFinal }, attempts, now) {
   const percent = (share) => `${Math.round(share * 98_00 + 1_00) / 100}%`;
   const wide = (share) => `${Math.round(share * 98_00) / 100}%`;
   const first = moments[0];
   const last = moments.at(-1);
-  const bars = joined(intervals);
+  const bars = mergeRuns(intervals);
   const runs = bars.filter(({ change }) => change.to === 'running');
   const ended = isFinal ? 'finished' : 'now';
   const summary = `${attempts.length} ${attempts.length === 1 ? 'attempt' : 'attempts'} in ${duration((last - first) / 1000)}`;
@@ -91,14 +91,14 @@ function drawn({ intervals, moments, isFinal }, attempts, now) {
 
 function point(x, change) {
   return svg('circle', { class: `point tone-${EVENT_TONES[change.event] ?? 'plain'}`, cx: x, cy: 34, r: 5 },
-    svg('title', {}, `${named(change)}, ${absolute(new Date(change.at))}`));
+    svg('title', {}, `${eventLabel(change)}, ${absolute(new Date(change.at))}`));
 }
 
 function event(change, before, error) {
   const since = before && (new Date(change.at) - new Date(before.at)) / 1000;
   return h('li', { class: `event tone-${EVENT_TONES[change.event] ?? 'plain'}` },
     h('div', { class: 'event-head' },
-      h('b', {}, named(change)), pill(change.to),
+      h('b', {}, eventLabel(change)), pill(change.to),
       h('span', { class: 'soft' }, 'by ', h('span', { class: 'mono' }, change.by)),
       change.epoch > 0 && h('span', { class: 'faint' }, `attempt ${change.attempt}, epoch ${change.epoch}`),
       h('span', { class: 'when number' }, before && h('span', { class: 'faint' }, `+${duration(since)}`), time(change.at))),

@@ -38,10 +38,10 @@ def test_pictures_for_the_readme(tmp_path: Path, env: dict[str, str], s3: dict[s
             assert page.browser.save_screenshot(str(path))
             assert path.stat().st_size > 10_000
 
-        picture("overview-light", "overview", (1280, 1010), "light")
-        picture("overview-dark", "overview", (1280, 1010), "dark")
-        picture("tasks", "tasks", (1280, 800), "light")
-        picture("task", "task", (1280, 860), "light")
+        picture("overview-light", "overview", (1280, 1080), "light")
+        picture("overview-dark", "overview", (1280, 1080), "dark")
+        picture("tasks", "tasks", (1280, 779), "light")
+        picture("task", "task", (1280, 782), "light")
         picture("shards", "shards", (1280, 560), "dark")
         picture("phone", "overview", (390, 780), "light", scale=2)
 

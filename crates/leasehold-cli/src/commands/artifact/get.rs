@@ -185,9 +185,10 @@ impl FetchProgress {
             fetched.duplicate_bytes,
             fetched.resumed_bytes
         ));
-        for PeerStats { peer, counters, .. } in peers(fetched) {
+        for PeerStats { peer, kind, counters, .. } in peers(fetched) {
+            let source = if *kind == PeerKind::Origin { "store".to_owned() } else { format!("peer {peer}") };
             printer.note(&format!(
-                "{peer}: {}, {} bytes; {} corrupt, {} network errors, {} timeouts, {} invalid, {} expired",
+                "{source}: {}, {} bytes; {} corrupt, {} network errors, {} timeouts, {} invalid, {} expired",
                 count(counters.pieces, "piece", "pieces"),
                 counters.bytes,
                 counters.corrupt,

@@ -3,7 +3,7 @@
 import * as api from '../api.js';
 import { h } from '../dom.js';
 import { bytes, counted } from '../format.js';
-import { copyButton, empty, heading, pill, plainTable, reading, time } from '../parts.js';
+import { copyButton, empty, heading, loadingText, pill, plainTable, time } from '../parts.js';
 
 export const isLive = true;
 export const title = () => 'Artifacts';
@@ -13,7 +13,7 @@ export function render({ artifacts, total, age_secs: age }) {
   return [
     heading('Artifacts', h('span', { class: 'soft' }, counted(total, 'artifact'))),
     h('section', { class: 'card flush' }, artifacts.length === 0
-      ? age === null ? reading() : empty('No artifacts yet', 'Artifacts are large files that tasks use, stored under their hash.', 'leasehold artifact put FILE')
+      ? age === null ? loadingText() : empty('No artifacts yet', 'Artifacts are large files that tasks use, stored under their hash.', 'leasehold artifact put FILE')
       : plainTable('Artifacts', [{ name: 'artifact' }, { name: 'state' }, { name: 'size', isNumber: true }, { name: 'created' }],
         artifacts.map((one) => ({
           key: one.id,

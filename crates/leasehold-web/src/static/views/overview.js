@@ -3,7 +3,7 @@
 import { chart, roundDuration } from '../charts.js';
 import { h } from '../dom.js';
 import { brief, clock, count, counted, duration, shortId, usd } from '../format.js';
-import { card, empty, gist, heading, lasting, lastingSince, now, plainTable, reading, time } from '../parts.js';
+import { card, empty, gist, heading, lasting, lastingSince, loadingText, now, plainTable, time } from '../parts.js';
 import { link, taskLink } from '../router.js';
 
 const MINUTE_MS = 60_000;
@@ -20,19 +20,19 @@ export const title = () => 'Overview';
 
 export const load = async ({ overview }) => overview;
 
-export function news(before, after) {
+export function announcement(before, after) {
   const failed = after.counts.failed - before.counts.failed;
   return failed > 0 && `${counted(failed, 'more task')} failed`;
 }
 
-export function render(seen) {
-  const all = Object.entries(seen.counts).filter(([name]) => !['due', 'scheduled'].includes(name)).reduce((sum, [, each]) => sum + each, 0);
+export function render(data) {
+  const all = Object.entries(data.counts).filter(([name]) => !['due', 'scheduled'].includes(name)).reduce((sum, [, each]) => sum + each, 0);
   return [
-    heading('Overview', fresh(seen.sample), h('p', { class: 'health' }, isRead(seen) ? health(seen) : 'Loading tasks.')),
-    tiles(seen),
-    all === 0 && !isRead(seen) ? h('section', { class: 'card' }, reading()) : all === 0
+    heading('Overview', dataAge(data.sample), h('p', { class: 'health' }, isRead(data) ? health(data) : 'Loading tasks.')),
+    tiles(data),
+    all === 0 && !isRead(data) ? h('section', { class: 'card' }, loadingText()) : all === 0
       ? h('section', { class: 'card' }, empty('The queue is empty', 'Submitted tasks appear here automatically.', `leasehold submit -t greet -i '{"name": "Ada"}'`))
-      : h('div', { class: 'grid' }, throughput(seen), depth(seen), waits(seen), cost(seen), types(seen), failures(seen)),
+      : h('div', { class: 'grid' }, throughput(data), depth(data), waits(data), cost(data), types(data), failures(data)),
   ];
 }
 
@@ -40,20 +40,20 @@ export function render(seen) {
 const isRead = ({ sample }) => sample.tasks_age_secs !== null || sample.rows > 0;
 
 /** Age of the data shown. */
-function fresh({ tasks_age_secs: age }) {
+function dataAge({ tasks_age_secs: age }) {
   if (age === null) return h('span', { class: 'fresh' }, 'loading');
   const read = new Date(now() - age * 1000);
-  return h('span', { class: `fresh${age < FRESH_SECS ? ' is-live' : ''}` }, 'updated ', time(read.toISOString()));
+  return h('span', { class: `fresh${age < FRESH_SECS ? ' is-live' : ''}` }, h('span', {}, 'updated ', time(read.toISOString())));
 }
 
 /** One sentence about the state of the queue. */
-function health(seen) {
-  const { counts } = seen;
-  const failed = seen.charts.failed.reduce((sum, each) => sum + each, 0);
-  const done = seen.charts.completed.reduce((sum, each) => sum + each, 0);
+function health(data) {
+  const { counts } = data;
+  const failed = data.charts.failed.reduce((sum, each) => sum + each, 0);
+  const done = data.charts.completed.reduce((sum, each) => sum + each, 0);
   const wait = counts.due === 0 ? 'No tasks are due' : `${counted(counts.due, 'task is', 'tasks are')} due, the oldest for `;
   const lately = done + failed === 0 ? 'none finished in the last hour' : `${count(done)} completed and ${count(failed)} failed in the last hour`;
-  return [wait, counts.due > 0 && lasting(seen.oldest_due_secs ?? 0), `; ${lately}.`, seen.untaken.length > 0 && [' ', warning(seen.untaken)]];
+  return [wait, counts.due > 0 && lasting(data.oldest_due_secs ?? 0), `; ${lately}.`, data.untaken.length > 0 && [' ', warning(data.untaken)]];
 }
 
 /** Warning about due tasks that no worker claims: their types, and the shortest time that this has lasted. */
@@ -65,11 +65,11 @@ function warning(untaken) {
   return h('b', { class: 'warning' }, `No worker has claimed tasks of ${untaken.length > 1 ? `types ${list} for at least ` : `type ${list} for `}`, lastingSince(since), '.');
 }
 
-function tiles(seen) {
-  const { counts, index } = seen;
-  const oldest = seen.oldest_due_secs === null ? '–' : lasting(seen.oldest_due_secs);
+function tiles(data) {
+  const { counts, index } = data;
+  const oldest = data.oldest_due_secs === null ? '–' : lasting(data.oldest_due_secs);
   // The index is read first; it has the waiting and running tasks, but not the finished ones.
-  const known = (word) => (isRead(seen) ? count(counts[word]) : index?.[word] === undefined ? '–' : count(index[word]));
+  const known = (word) => (isRead(data) ? count(counts[word]) : index?.[word] === undefined ? '–' : count(index[word]));
   const tile = (word, value, text, params) => h('a', { key: word, class: `tile tone-${word}`, href: link('tasks', params), 'data-count': word },
     h('span', { class: 'tile-name' }, text), h('span', { class: 'tile-value number' }, value));
   return h('nav', { class: 'tiles card', 'aria-label': 'Tasks by status' },
@@ -80,21 +80,21 @@ function tiles(seen) {
 
 // ---- charts ----
 
-function minutes(seen) {
-  const start = new Date(seen.charts.start);
-  const size = seen.charts.completed.length;
+function minutes(data) {
+  const start = new Date(data.charts.start);
+  const size = data.charts.completed.length;
   const at = (index) => clock(new Date(start.valueOf() + index * MINUTE_MS));
   return { moment: at, ends: [at(0), at(Math.round(size / 2)), 'now'] };
 }
 
 const sum = (values) => values.reduce((total, each) => total + (each ?? 0), 0);
 
-function throughput(seen) {
-  const { completed, failed } = seen.charts;
+function throughput(data) {
+  const { completed, failed } = data.charts;
   const done = sum(completed);
   const bad = sum(failed);
   return card('Finished per minute', { id: 'throughput' }, chart({
-    name: 'Finished per minute', kind: 'bars', resting: 'last hour', format: brief, ...minutes(seen),
+    name: 'Finished per minute', kind: 'bars', resting: 'last hour', format: brief, ...minutes(data),
     summary: `In the last hour ${done} completed and ${bad} failed.`,
     series: [
       { name: 'completed', tone: 'completed', values: completed, resting: done },
@@ -103,8 +103,8 @@ function throughput(seen) {
   }));
 }
 
-function depth(seen) {
-  const samples = thinned(seen.charts.depth ?? [], DEPTH_MOMENTS);
+function depth(data) {
+  const samples = reduced(data.charts.depth ?? [], DEPTH_MOMENTS);
   if (samples.length === 0) return null;
   const last = samples.at(-1);
   const hasSeconds = new Date(last.at) - new Date(samples[0].at) < SHORT_MS;
@@ -117,17 +117,17 @@ function depth(seen) {
   }));
 }
 
-function thinned(samples, most) {
+function reduced(samples, most) {
   const step = Math.ceil(samples.length / most);
   return samples.filter((_, index) => (samples.length - 1 - index) % step === 0);
 }
 
-function waits(seen) {
-  const waiting = seen.charts.waiting_secs_p50;
-  const run = seen.charts.run_secs_p50;
+function waits(data) {
+  const waiting = data.charts.waiting_secs_p50;
+  const run = data.charts.run_secs_p50;
   const latest = (values) => values.findLast((value) => value !== null && value !== undefined);
   return card('Median duration', { id: 'waits' }, chart({
-    name: 'Median duration', kind: 'lines', resting: 'latest', format: duration, round: roundDuration, ...minutes(seen),
+    name: 'Median duration', kind: 'lines', resting: 'latest', format: duration, round: roundDuration, ...minutes(data),
     summary: `Waiting ${duration(latest(waiting))}, running ${duration(latest(run))}.`,
     series: [
       { name: 'waiting', tone: 'due', values: waiting, resting: latest(waiting) },
@@ -138,13 +138,13 @@ function waits(seen) {
 
 // ---- cost ----
 
-function cost(seen) {
-  const { tasks, process } = seen.cost;
-  const { sample, is_billed: isBilled } = seen;
+function cost(data) {
+  const { tasks, process } = data.cost;
+  const { sample, is_billed: isBilled } = data;
   const purposes = process.by_purpose.filter((one) => one.put + one.get + one.list + one.delete > 0);
   // A folder has no request prices: only the number of requests is shown.
   const amount = (dollars) => (isBilled ? `, ${usd(dollars)}` : '');
-  return card(isBilled ? 'Cost' : 'Requests', { id: 'cost', aside: isBilled && h('span', { class: 'faint' }, `list prices of ${seen.provider}`) },
+  return card(isBilled ? 'Cost' : 'Requests', { id: 'cost', aside: isBilled && h('span', { class: 'faint' }, `list prices of ${data.provider}`) },
     isBilled && h('div', { class: 'price' },
       h('span', { class: 'price-value number' }, tasks.tasks > 0 ? usd(tasks.usd_per_million) : '–'),
       h('span', { class: 'soft' }, 'per million tasks')),
@@ -164,30 +164,30 @@ function cost(seen) {
 
 // ---- tables ----
 
-function types(seen) {
-  const untaken = new Set(seen.untaken.map((one) => one.task_type));
+function types(data) {
+  const untaken = new Set(data.untaken.map((one) => one.task_type));
   const number = (value, type, status) => (value === 0 ? h('span', { class: 'faint' }, '0') : h('a', { href: link('tasks', { type, status }) }, count(value)));
   return card('Task types', { id: 'types' }, plainTable('Task types',
     [{ name: 'type' }, ...['pending', 'running', 'completed', 'failed', 'other'].map((name) => ({ name, isNumber: true }))],
-    seen.types.map((one) => ({
+    data.types.map((one) => ({
       key: one.task_type,
       cells: [
         [h('a', { class: 'type', href: link('tasks', { type: one.task_type }) }, one.task_type),
           untaken.has(one.task_type) && [' ', h('span', { class: 'pill tone-failed', title: 'No worker has claimed a due task of this type for at least two minutes' }, 'no worker')]],
         ...['pending', 'running', 'completed', 'failed'].map((status) => number(one[status], one.task_type, status)),
-        one.other,
+        one.other === 0 ? h('span', { class: 'faint' }, '0') : one.other,
       ],
     }))));
 }
 
 /** One line for each error and task type: the newest task, and the number of tasks. */
-function failures(seen) {
-  const rows = seen.recent_failures;
+function failures(data) {
+  const rows = data.recent_failures;
   return card('Recent failures', { id: 'failures', aside: rows.length > 0 && h('a', { href: link('tasks', { status: 'failed' }) }, 'all') },
     rows.length === 0
       ? h('p', { class: 'soft calm' }, 'No failures.')
       : h('ul', { class: 'failures' }, rows.map((row) => h('li', { key: row.id },
-        h('a', { class: 'failure', href: row.count > 1 ? alike(row) : taskLink(row.id), 'data-row': true },
+        h('a', { class: 'failure', href: row.count > 1 ? sameErrorLink(row) : taskLink(row.id), 'data-row': true },
           h('span', { class: 'failure-head' }, h('span', { class: 'type' }, row.task_type), ' ',
             row.count > 1
               ? h('span', { class: 'badge number', title: 'tasks of this type that failed with this error' }, `× ${count(row.count)}`)
@@ -197,4 +197,4 @@ function failures(seen) {
 }
 
 /** Link to all tasks of a type that failed with this error. */
-const alike = (row) => link('tasks', { status: 'failed', type: row.task_type, q: row.error && gist(row.error) });
+const sameErrorLink = (row) => link('tasks', { status: 'failed', type: row.task_type, q: row.error && gist(row.error) });

@@ -26,6 +26,6 @@ export function render({ settings }, { overview }) {
 }
 
 function shown(value) {
-  if (value === null || value === undefined || value === '') return h('span', { class: 'faint' }, 'not set');
+  if (value === null || value === undefined || value === '') return h('span', { class: 'faint' }, 'unset');
   return typeof value === 'string' ? value : JSON.stringify(value);
 }

@@ -3,7 +3,7 @@
 import * as api from '../api.js';
 import { h } from '../dom.js';
 import { count, counted } from '../format.js';
-import { card, facts, heading, pill, reading, time } from '../parts.js';
+import { card, facts, heading, loadingText, pill, time } from '../parts.js';
 
 const TINTS = 12;
 /** Largest number of groups shown with full labels; with more, cells show only the first shard of their group. */
@@ -19,7 +19,7 @@ export const isLive = true;
 export const title = () => 'Shards';
 export const load = () => api.list('shards');
 
-export const news = (before, after) => inWords(before) !== inWords(after) && inWords(after);
+export const announcement = (before, after) => inWords(before) !== inWords(after) && inWords(after);
 
 function inWords({ groups }) {
   const held = groups.filter((group) => group.state === 'held');
@@ -36,12 +36,12 @@ export function render({ groups, age_secs: age }, { changed }) {
   const selected = groups.find((group) => group.shards === chosen);
   return [
     heading('Shards', h('span', { class: 'soft' }, `${counted(shards, 'shard')}, ${held.length} of ${counted(groups.length, 'group')} held`)),
-    groups.length === 0 ? h('section', { class: 'card' }, reading()) : [
+    groups.length === 0 ? h('section', { class: 'card' }, loadingText()) : [
       card('Shard leases', { id: 'map' },
         h('div', { class: 'map', role: 'group', 'aria-label': 'Shard map; arrow keys move', 'data-groups': groups.length > FEW ? 'many' : 'few', onkeydown: move },
           groups.map((group) => field(group, () => { chosen = chosen === group.shards ? null : group.shards; changed(); }))),
         selected ? about(selected) : h('p', { class: 'soft hint' }, 'Select a cell to see its lease. The bar shows its due tasks relative to the fullest cell.')),
-      card('Holders', { id: 'holders' }, age === null ? reading() : legend(groups, held)),
+      card('Holders', { id: 'holders' }, age === null ? loadingText() : legend(groups, held)),
     ],
   ];
 

@@ -34,7 +34,7 @@ async function isStale({ task, readAt }) {
   return row !== undefined && row.updated_at > task.updated_at;
 }
 
-export const news = (before, after) => before.task.status !== after.task.status && `Task is now ${after.task.status}`;
+export const announcement = (before, after) => before.task.status !== after.task.status && `Task is now ${after.task.status}`;
 
 export function render(data, { overview, list, changed }) {
   const { task } = data;
@@ -54,7 +54,7 @@ export function render(data, { overview, list, changed }) {
         ? card('Output', { id: 'output', aside: copyButton(pretty(task.output), 'Copy output') }, json(task.output))
         : task.progress !== undefined && card('Progress', { id: 'progress' }, progress(task.progress))),
     files(task),
-    card('Details', { id: 'facts' }, facts(known(task))),
+    card('Details', { id: 'facts' }, facts(factsOf(task))),
     h('details', { class: 'card record' }, h('summary', {}, 'Full record'), json(task)),
   ];
 }
@@ -84,14 +84,14 @@ function untakenBanner(task, overview) {
     'No worker has claimed a task of this type for ', lastingSince(untaken.since), `. Start a worker with a handler for ${task.task_type}.`);
 }
 
-function known(task) {
+function factsOf(task) {
   const tags = Object.entries(task.tags ?? {});
   const claim = task.status === 'running';
   return [
     ['attempt', `${task.attempt} of ${task.max_attempts}`],
     ['shard', h('span', { class: 'mono' }, task.shard)],
     ['created', time(task.created_at)],
-    ['changed', time(task.updated_at)],
+    ['updated', time(task.updated_at)],
     task.available_at && ['due', time(task.available_at)],
     task.finished_at && ['finished', time(task.finished_at)],
     claim && ['held by', h('span', { class: 'mono' }, task.claimed_by)],

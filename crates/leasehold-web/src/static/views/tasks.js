@@ -3,13 +3,13 @@
 import * as api from '../api.js';
 import { h } from '../dom.js';
 import { count, counted } from '../format.js';
-import { button, confirm, empty, heading, icon, note, reading, taskTable } from '../parts.js';
+import { button, confirm, empty, heading, icon, loadingText, note, taskTable } from '../parts.js';
 import { amend, go, link } from '../router.js';
 
 const PAGE = 50;
 const STATUSES = ['due', 'scheduled', 'running', 'completed', 'failed', 'cancelled', 'expired'];
 const SORTS = [
-  ['updated', 'last changed'], ['created', 'newest'], ['waiting', 'longest waiting'],
+  ['updated', 'last updated'], ['created', 'newest'], ['waiting', 'longest waiting'],
 ];
 /** Largest number of tasks that the server changes in one request. */
 const AT_ONCE = 1_000;
@@ -29,7 +29,7 @@ export async function load({ at }) {
   return api.tasks(params);
 }
 
-export const news = (before, after) => before.total !== after.total && counted(after.total, 'task matches', 'tasks match');
+export const announcement = (before, after) => before.total !== after.total && counted(after.total, 'task matches', 'tasks match');
 
 export function render(found, { at, overview, changed }) {
   const filter = filterOf(at);
@@ -40,7 +40,7 @@ export function render(found, { at, overview, changed }) {
     found.is_complete === false && h('p', { class: 'soft' }, 'Still loading tasks; there may be more.'),
     found.tasks.length > 0
       ? [bulk(found, filter, overview, changed), h('section', { class: 'card flush' }, taskTable(found.tasks, { label: 'Tasks', untaken: overview?.untaken })), pages(found, at)]
-      : h('section', { class: 'card' }, found.is_complete === false ? reading() : isFiltered
+      : h('section', { class: 'card' }, found.is_complete === false ? loadingText() : isFiltered
         ? empty('No tasks match', 'Remove part of the filter to see more.')
         : empty('No tasks yet', 'Submitted tasks appear here automatically.', `leasehold submit -t greet -i '{"name": "Ada"}'`)),
   ];

@@ -34,7 +34,7 @@ impl DescribeAction for ClaimsModel {
             ClaimsAction::Settle(me, worker) => {
                 format!("{} commits the result of worker {}", name(*me), worker + 1)
             }
-            ClaimsAction::Die(worker) => format!("worker {} dies", worker + 1),
+            ClaimsAction::Die(worker) => format!("worker {} crashes", worker + 1),
         }
     }
 }
