@@ -1,9 +1,9 @@
 //! Counts of a spool, and operations of the supervisor on conflicts and check-outs.
 
 use leasehold_core::outpost::{OpKind, SpoolFile, SyncRefusal};
-use leasehold_core::{Artifacts, LeaseId, Result, TaskId, TaskType};
+use leasehold_core::settlement::Settlement;
+use leasehold_core::{LeaseId, Result, TaskId, TaskType};
 use serde::Serialize;
-use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
 use super::change::{LeaseChange, internal};
@@ -109,9 +109,11 @@ impl Spool {
     }
 
     /// Keeps a result whose task another worker holds by now: no finished result is discarded.
-    pub fn keep_late_result(&self, held: &HeldTask, output: Value, results: Artifacts) -> Result<()> {
-        let kind = OpKind::Complete { lease_id: held.lease.lease_id.clone(), output, results };
+    pub fn keep_late_result(&self, held: &HeldTask, settlement: Settlement) -> Result<()> {
         let now = self.now();
+        let settlement = settlement.recordable(now.present().earliest);
+        let Settlement::Complete { output, results } = settlement else { return Ok(()) };
+        let kind = OpKind::Complete { lease_id: held.lease.lease_id.clone(), output, results };
         let note = Note::of_bucket(held.task.rev, None);
         self.record_conflict(&op(&held.task, &note, &now, kind), SyncRefusal::TakenByOthers)
     }

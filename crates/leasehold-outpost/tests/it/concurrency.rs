@@ -1,6 +1,7 @@
 //! Random concurrent operations, on a disk that fails now and then.
 
 use leasehold_core::outpost::{Op, OpKind};
+use leasehold_core::settlement::Settlement;
 use leasehold_core::{HexName, Kind, Status, TaskId};
 use leasehold_outpost::{FileHook, NodeLocation, Spool};
 use std::collections::{HashMap, HashSet};
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 
 use crate::support::{
-    TestSpool, any, claim, complete, make_stale, op_names, ops, order, places, test_spool, worker,
+    TestSpool, any, claim, complete, failure, make_stale, op_names, ops, order, places, test_spool, worker,
 };
 
 /// Fails once, at this step.
@@ -29,7 +30,7 @@ fn whole_life(spool: &Spool) -> leasehold_core::Result<()> {
     let id = spool.submit(order())?;
     let mut held = claim(&id)?.unwrap();
     spool.heartbeat(&mut held)?;
-    spool.fail(&held, "it broke", false, None)?;
+    spool.settle(&held, failure("it broke", false, None))?;
     spool.requeue(&id)?;
     let held = claim(&id)?.unwrap();
     complete(spool, &held).map(|_| ())
@@ -83,11 +84,11 @@ fn claim_and_settle(test: &TestSpool, name: &str, turns: u32) {
         let Some(id) = spool.poll(1, &any).unwrap().pop() else { continue };
         let Some(held) = claim(&spool, &id, name) else { continue };
         let settled = match dice(&spool, 6) {
-            0 => spool.fail(&held, "it broke", false, None),
-            1 => spool.release(&held, None),
+            0 => spool.settle(&held, failure("it broke", false, None)),
+            1 => spool.settle(&held, Settlement::Release),
             2 => {
                 spool.cancel(&id).unwrap();
-                spool.stop(&held)
+                spool.settle(&held, Settlement::Stop)
             }
             3 => {
                 // As if it had died.

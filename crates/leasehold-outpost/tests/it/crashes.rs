@@ -8,7 +8,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support::{
-    claim, complete, folder, lease, make_stale, of, op_names, order, path, places, real, remote, send_all,
+    claim, complete, failure, folder, lease, make_stale, of, op_names, order, path, places, real, remote,
+    send_all,
 };
 
 /// More steps than any operation needs.
@@ -36,7 +37,7 @@ fn claimed(spool: &Spool) -> TaskId {
 fn failed(spool: &Spool) -> TaskId {
     let id = submitted(spool);
     let held = claim(spool, &id, "w").unwrap();
-    spool.fail(&held, "it broke", false, None).unwrap();
+    spool.settle(&held, failure("it broke", false, None)).unwrap();
     id
 }
 
@@ -288,7 +289,7 @@ fn a_copy_of_a_task_that_had_ended_here_takes_its_place_or_not() {
             let id = leave_remote(spool);
             spool.mirror(&remote(5), None).unwrap();
             let held = claim(spool, &id, "w").unwrap();
-            spool.fail(&held, "it broke", false, None).unwrap();
+            spool.settle(&held, failure("it broke", false, None)).unwrap();
             id
         },
         has_happened: is_free,

@@ -4,7 +4,7 @@ use leasehold_core::{NewTask, Priority, TaskId};
 use serde_json::json;
 use std::collections::{HashMap, HashSet};
 
-use crate::support::{any, claim, order, remote, test_spool};
+use crate::support::{any, claim, failure, order, remote, test_spool};
 
 #[test]
 fn ten_free_tasks_among_five_thousand_are_found() {
@@ -57,7 +57,7 @@ fn only_handled_and_due_tasks_are_found() {
     assert_eq!(test.spool.poll(9, &handles("resize")).unwrap(), [resize]);
     assert!(test.spool.poll(9, &handles("x")).unwrap().is_empty());
     let held = claim(&test.spool, &mail, "w").unwrap();
-    test.spool.fail(&held, "it broke", true, None).unwrap();
+    test.spool.settle(&held, failure("it broke", true, None)).unwrap();
     assert!(test.spool.poll(9, &handles("mail")).unwrap().is_empty());
     test.advance(10);
     assert_eq!(test.spool.poll(9, &handles("mail")).unwrap(), [mail]);

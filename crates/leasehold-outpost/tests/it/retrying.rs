@@ -1,13 +1,14 @@
 //! Attempts, delays between them, and generations.
 
 use leasehold_core::new_task::MAX_ATTEMPTS;
+use leasehold_core::settlement::Settlement;
 use leasehold_core::{Kind, Reason, RetryPolicy, Status};
 use leasehold_outpost::{NodeLocation, Spool};
 use serde_json::json;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::support::{any, bucket, claim, complete, op_names, ops, order, places, test_spool};
+use crate::support::{any, bucket, claim, complete, failure, op_names, ops, order, places, test_spool};
 
 #[test]
 fn pauses_double_from_ten_seconds_and_after_five_attempts_it_has_failed() {
@@ -19,7 +20,7 @@ fn pauses_double_from_ten_seconds_and_after_five_attempts_it_has_failed() {
         let id = test.spool.submit(order()).unwrap();
         for pause in [10, 20, 40, 80] {
             let held = claim(&test.spool, &id, "w").unwrap();
-            let task = test.spool.fail(&held, "it broke", true, None).unwrap();
+            let task = test.spool.settle(&held, failure("it broke", true, None)).unwrap();
             assert_eq!((task.status(), task.error.as_deref()), (Status::Pending, Some("it broke")));
             test.advance(pause - 1);
             assert!(claim(&test.spool, &id, "w").is_none(), "pause {pause}");
@@ -28,7 +29,7 @@ fn pauses_double_from_ten_seconds_and_after_five_attempts_it_has_failed() {
         }
         let held = claim(&test.spool, &id, "w").unwrap();
         assert_eq!(held.task.attempt, 5);
-        let task = test.spool.fail(&held, "it broke again", true, None).unwrap();
+        let task = test.spool.settle(&held, failure("it broke again", true, None)).unwrap();
         assert_eq!(task.status(), Status::Failed);
         let there = test.spool.get(&id).unwrap().unwrap();
         assert_eq!(
@@ -79,7 +80,7 @@ fn a_failure_may_set_the_retry_delay() {
     let test = test_spool();
     let id = test.spool.submit(order()).unwrap();
     let held = claim(&test.spool, &id, "w").unwrap();
-    test.spool.fail(&held, "busy", true, Some(Duration::from_secs(3))).unwrap();
+    test.spool.settle(&held, failure("busy", true, Some(Duration::from_secs(3)))).unwrap();
     test.advance(3);
     assert_eq!(claim(&test.spool, &id, "w").unwrap().lease.attempt, 2);
 }
@@ -91,7 +92,7 @@ fn a_requeue_is_another_generation_whose_operations_have_other_names() {
     for generation in 0..3 {
         let held = claim(&test.spool, &id, "w").unwrap();
         assert_eq!((held.task.generation, held.task.attempt), (generation, 1));
-        test.spool.fail(&held, "it broke", false, None).unwrap();
+        test.spool.settle(&held, failure("it broke", false, None)).unwrap();
         assert_eq!(places(&test.spool, &id), ["failed"]);
         let task = test.spool.requeue(&id).unwrap();
         assert_eq!((task.generation, task.status()), (generation + 1, Status::Pending));
@@ -111,11 +112,11 @@ fn a_released_task_has_used_no_attempt() {
     test.spool.record_bucket_time(bucket(0)).unwrap();
     let id = test.spool.submit(order()).unwrap();
     let held = claim(&test.spool, &id, "w").unwrap();
-    assert_eq!(test.spool.release(&held, None).unwrap().attempt, 0);
+    assert_eq!(test.spool.settle(&held, Settlement::Release).unwrap().attempt, 0);
     let held = claim(&test.spool, &id, "w").unwrap();
     assert_eq!((held.lease.attempt, held.lease.epoch), (1, 2));
     let later = test.spool.now().present().earliest.plus(Duration::from_mins(30));
-    test.spool.release(&held, Some(later)).unwrap();
+    test.spool.settle(&held, Settlement::Snooze(later)).unwrap();
     test.advance(29 * 60);
     assert!(claim(&test.spool, &id, "w").is_none());
     test.advance(65);
@@ -131,7 +132,7 @@ fn a_cancelled_task_is_stopped_by_its_holder() {
     test.spool.cancel(&id).unwrap();
     test.spool.cancel(&id).unwrap();
     assert!(test.spool.heartbeat(&mut held).unwrap().cancelled);
-    assert_eq!(test.spool.stop(&held).unwrap().status(), Status::Cancelled);
+    assert_eq!(test.spool.settle(&held, Settlement::Stop).unwrap().status(), Status::Cancelled);
     assert_eq!(places(&test.spool, &id), ["failed"]);
     assert_eq!(op_names(&test.spool), ["submit", "claim", "cancel", "stop"]);
     assert_eq!(test.spool.cancel(&id).unwrap_err().reason(), Some(Reason::Conflict));
@@ -177,9 +178,6 @@ fn an_impossible_operation_is_refused() {
     let id = test.spool.submit(order()).unwrap();
     let held = claim(&test.spool, &id, "w").unwrap();
     let large = json!("x".repeat(300_000));
-    assert_eq!(
-        test.spool.complete(&held, large, leasehold_core::Artifacts::new()).unwrap_err().kind(),
-        Kind::Invalid
-    );
-    complete(&test.spool, &held).unwrap();
+    let failed = test.spool.settle(&held, Settlement::complete(large)).unwrap();
+    assert_eq!(failed.status(), Status::Failed, "another attempt would not change its size");
 }

@@ -3,6 +3,7 @@
 
 use leasehold_core::outpost::Consistency::{Relaxed, Strict};
 use leasehold_core::outpost::{ClockSource, Op, OpKind};
+use leasehold_core::settlement::Settlement;
 use leasehold_core::{Event, HexName, Name, NewTask, State, Status, StoreTime, Task, TaskId};
 use leasehold_outpost::{HeldTask, Spool};
 use leasehold_queue::Transition;
@@ -173,7 +174,7 @@ async fn a_supervisor_recovers_after_its_credentials_were_refused() {
         link.refuse();
         cluster.run_for(minutes(3)).await;
         let output = json!(7);
-        spool.complete(&held, output, leasehold_core::Artifacts::new()).unwrap();
+        spool.settle(&held, Settlement::complete(output)).unwrap();
         link.allow();
         cluster.run_for(minutes(2)).await;
         shutdown.drain();
@@ -268,7 +269,7 @@ async fn a_task_that_is_rescheduled_earlier_in_the_bucket_is_due_earlier_here() 
     let held = node.claim(&id).unwrap();
     node.sync().await;
     let now = cluster.queue.now().unwrap().earliest;
-    node.spool.release(&held, Some(now.plus(Duration::from_hours(48)))).unwrap();
+    node.spool.settle(&held, Settlement::Snooze(now.plus(Duration::from_hours(48)))).unwrap();
     node.sync().await;
     assert!(node.claim(&id).is_none());
     cluster.queue.reschedule(&id, now).await.unwrap();
@@ -338,7 +339,7 @@ async fn delayed_tasks_do_not_block_others() {
     node.sync().await;
     let until = cluster.queue.now().unwrap().earliest.plus(Duration::from_hours(48));
     for held in &held {
-        node.spool.release(held, Some(until)).unwrap();
+        node.spool.settle(held, Settlement::Snooze(until)).unwrap();
     }
     node.sync().await;
     let id = cluster.submit().await;
