@@ -46,7 +46,7 @@ impl ObjectQueue {
     /// Ends a claim. The handler must have stopped before this is called. Returns the task, or none if the claim was
     /// lost.
     pub async fn settle(&self, claimed: &Claimed, settlement: Settlement) -> Result<Option<Task>> {
-        let event = settlement.recordable(self.now()?.earliest).event(claimed.lease_id.clone());
+        let event = settlement.event(claimed.lease_id.clone(), self.now()?);
         let index_update = claimed.entries().map_or(IndexUpdate::Change, IndexUpdate::Removing);
         let (loaded, by) = (&claimed.loaded, claimed.by.as_str());
         let span = tracing::debug_span!("settle", "task.id" = %loaded.task.id, how = event.name());

@@ -17,7 +17,7 @@ use futures::stream::FuturesUnordered;
 pub use leasehold_core::ids::TaskTypes;
 pub use leasehold_core::scan::DrainWait;
 use leasehold_core::scan::Polling;
-use leasehold_core::{Result, ShardRange, StoreTime, Task, TaskId, WorkerId};
+use leasehold_core::{Result, ShardRange, Task, TaskId, WorkerId};
 use leasehold_store::Outage;
 use serde_json::Value;
 use std::collections::{BTreeSet, HashSet};
@@ -97,9 +97,6 @@ pub struct TaskInSlot {
 pub trait ClaimedTask: fmt::Debug + Send {
     /// The task, as claimed.
     fn task(&self) -> &Task;
-
-    /// Current time, from which the pause of a snoozed task counts.
-    fn now(&self) -> Result<StoreTime>;
 
     /// Time for which the claim can still be trusted; none if it cannot.
     fn time_left(&self) -> Option<Duration>;

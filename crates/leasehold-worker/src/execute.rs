@@ -12,7 +12,6 @@ use tracing::Instrument;
 use crate::engine::{Engine, long_outage, request_failed};
 use crate::renew::ActiveClaim;
 use crate::run_handle::Stop;
-use crate::runner::RunEnd;
 
 /// Pause between two attempts to record a result.
 const SETTLE_PAUSE: Duration = Duration::from_secs(1);
@@ -35,7 +34,7 @@ impl Engine {
         let (task, active) = (claimed.task().clone(), ActiveClaim::new(claimed));
         self.register(&active);
         let settled = match self.runner.run(task, &active.run).await {
-            Some(end) => self.settle(&active, end).await,
+            Some(settlement) => self.settle(&active, settlement).await,
             None => None,
         };
         active.run.mark_settled();
@@ -45,11 +44,7 @@ impl Engine {
 
     /// Records the result of a run, as long as the claim can be trusted. During an outage the claim is renewed and
     /// recording is retried; any other error is retried only until the lease expires that was held at that time.
-    async fn settle(&self, active: &ActiveClaim, end: RunEnd) -> Option<Task> {
-        let settlement = match end {
-            RunEnd::Settled(settlement) => settlement,
-            RunEnd::Snoozed(pause) => Settlement::Snooze(active.lock().await.now().ok()?.plus(pause)),
-        };
+    async fn settle(&self, active: &ActiveClaim, settlement: Settlement) -> Option<Task> {
         let mut limit = None;
         loop {
             let mut claim = active.lock().await;

@@ -6,7 +6,6 @@
 
 use leasehold_core::limits::DISK_LEASE;
 use leasehold_core::outpost::{Consistency, DiskLease, NodeNow, OpKind, SpoolFile};
-use leasehold_core::settlement::Settlement;
 use leasehold_core::task::Claim;
 use leasehold_core::{Event, HexName, LeaseId, Result, State, Task, TaskId, WorkerId, step};
 use leasehold_store::mutant::breaks;
@@ -170,8 +169,8 @@ impl TaskFolder<'_> {
     fn time_out(&self, noted: &NotedRecord, stale: &DiskLease, now: &NodeNow) -> Result<()> {
         let error = format!("claim of worker {} expired", stale.worker_id);
         let held = running(self.spool, noted, stale, now)?;
-        let failed = Settlement::Fail { error, retryable: true, after: None };
-        self.settle(&held, noted, &stale.lease_id, failed, now).map(|_| ())
+        let failed = Event::Fail { lease_id: stale.lease_id.clone(), error, retryable: true, after: None };
+        self.settle(&held, noted, failed, now).map(|_| ())
     }
 
     /// Reads the record and the lease; fails if the lease is no longer this holder's.

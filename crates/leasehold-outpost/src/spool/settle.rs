@@ -2,9 +2,9 @@
 
 use leasehold_core::outpost::{NodeNow, OpKind};
 use leasehold_core::settlement::Settlement;
-use leasehold_core::{LeaseId, Result, State, Task, step};
+use leasehold_core::{Event, Result, State, Task, step};
 
-use super::change::{FileChange, LeaseChange, SpoolChange};
+use super::change::{FileChange, LeaseChange, SpoolChange, internal};
 use super::claim::running;
 use super::folder::TaskFolder;
 use super::outbox::op;
@@ -18,10 +18,10 @@ impl Spool {
         let id = held.task.id;
         let Some(folder) = self.lock_task(&id)? else { return self.already_completed(held, &settlement) };
         let now = self.now();
-        let settlement = settlement.recordable(now.present().earliest);
+        let event = settlement.event(held.lease.lease_id.clone(), now.present());
         let (noted, lease) = folder.record_and_lease(held, &now)?;
         let task = running(self, &noted, &lease, &now)?;
-        folder.settle(&task, &noted, &lease.lease_id, settlement, &now)
+        folder.settle(&task, &noted, event, &now)
     }
 
     /// Returns the task if its completion took effect earlier: a completion that failed half-way, as on a full disk, is
@@ -39,22 +39,20 @@ impl Spool {
 }
 
 impl TaskFolder<'_> {
-    /// Records and executes the end of the claim with this id, under which the task runs.
+    /// Records and executes the end of the claim under which a task runs.
     pub(super) fn settle(
         &self,
         task: &Task,
         noted: &NotedRecord,
-        lease_id: &LeaseId,
-        settlement: Settlement,
+        event: Event,
         now: &NodeNow,
     ) -> Result<Task> {
         let mut context = self.spool.step_context(now);
         if let State::Running(claim) = &task.state {
             context.by = claim.by.to_string();
         }
-        let event = settlement.clone().event(lease_id.clone());
         let next = step(task, &event, &context).map_err(|why| refused(&self.id, &why))?.task;
-        let op = op(task, &noted.note, now, op_kind(settlement, lease_id.clone()));
+        let op = op(task, &noted.note, now, end_kind(event)?);
         // A check-out ends with its claim.
         let mut note = noted.note.stamped(now);
         note.checkout = None;
@@ -70,19 +68,20 @@ impl TaskFolder<'_> {
     }
 }
 
-/// The operation that ends a claim in the bucket.
-fn op_kind(settlement: Settlement, lease_id: LeaseId) -> OpKind {
-    match settlement {
-        Settlement::Complete { output, results } => OpKind::Complete { lease_id, output, results },
-        Settlement::Fail { error, retryable, after } => {
+/// The operation that records the end of a claim in the bucket.
+pub(super) fn end_kind(event: Event) -> Result<OpKind> {
+    Ok(match event {
+        Event::Complete { lease_id, output, results } => OpKind::Complete { lease_id, output, results },
+        Event::Fail { lease_id, error, retryable, after } => {
             OpKind::Fail { lease_id, error, retryable, after, max_attempts: None }
         }
-        Settlement::Exhaust { error, max_attempts } => {
+        Event::Exhaust { lease_id, error, max_attempts } => {
             let max_attempts = Some(max_attempts);
             OpKind::Fail { lease_id, error, retryable: false, after: None, max_attempts }
         }
-        Settlement::Snooze(until) => OpKind::Release { lease_id, until: Some(until) },
-        Settlement::Release => OpKind::Release { lease_id, until: None },
-        Settlement::Stop => OpKind::Stop { lease_id },
-    }
+        Event::Snooze { lease_id, until } => OpKind::Release { lease_id, until: Some(until) },
+        Event::Release { lease_id } => OpKind::Release { lease_id, until: None },
+        Event::Stop { lease_id } => OpKind::Stop { lease_id },
+        event => return Err(internal(&format!("`{}` does not end a claim", event.name()))),
+    })
 }

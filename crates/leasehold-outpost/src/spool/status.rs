@@ -10,6 +10,7 @@ use super::change::{LeaseChange, internal};
 use super::folder::LeaseFile;
 use super::outbox::{Conflict, op};
 use super::record::Note;
+use super::settle::end_kind;
 use super::{HeldTask, LocalTask, Spool};
 use crate::disk::{self, Durable};
 
@@ -111,9 +112,10 @@ impl Spool {
     /// Keeps a result whose task another worker holds by now: no finished result is discarded.
     pub fn keep_late_result(&self, held: &HeldTask, settlement: Settlement) -> Result<()> {
         let now = self.now();
-        let settlement = settlement.recordable(now.present().earliest);
-        let Settlement::Complete { output, results } = settlement else { return Ok(()) };
-        let kind = OpKind::Complete { lease_id: held.lease.lease_id.clone(), output, results };
+        let kind = end_kind(settlement.event(held.lease.lease_id.clone(), now.present()))?;
+        if !matches!(kind, OpKind::Complete { .. }) {
+            return Ok(());
+        }
         let note = Note::of_bucket(held.task.rev, None);
         self.record_conflict(&op(&held.task, &note, &now, kind), SyncRefusal::TakenByOthers)
     }

@@ -5,7 +5,7 @@
 
 use futures::future::BoxFuture;
 use leasehold_core::limits::{DISK_HEARTBEAT, DISK_LEASE_STALE};
-use leasehold_core::{Kind, Result, StoreTime, Task};
+use leasehold_core::{Kind, Result, Task};
 use leasehold_queue::Settlement;
 use leasehold_queue::source::{ClaimStatus, ClaimedTask};
 use leasehold_store::host::Instant;
@@ -48,10 +48,6 @@ impl SpoolClaim {
 impl ClaimedTask for SpoolClaim {
     fn task(&self) -> &Task {
         &self.held.task
-    }
-
-    fn now(&self) -> Result<StoreTime> {
-        Ok(self.spool.now().present().latest_known())
     }
 
     /// After that time any worker may have claimed the task.

@@ -312,8 +312,8 @@ async fn a_released_or_snoozed_task_is_released_in_the_bucket() {
     node.reconnect();
     node.sync().await;
     node.cut();
-    let until = cluster.queue.now().unwrap().earliest.plus(minutes(30));
-    node.spool.settle(&held, Settlement::Snooze(until)).unwrap();
+    let until = node.spool.now().present().latest_known().plus(minutes(30));
+    node.spool.settle(&held, Settlement::Snooze(minutes(30))).unwrap();
     node.reconnect();
     node.sync().await;
     let task = cluster.get(&id).await;

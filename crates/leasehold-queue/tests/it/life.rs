@@ -1,6 +1,6 @@
 //! A task's life: submitted, claimed, settled in every way, taken over, fenced.
 
-use leasehold_core::{Index, NewTask, RetryPolicy, Status, StoreTime};
+use leasehold_core::{Index, NewTask, RetryPolicy, Status};
 use leasehold_queue::sweep::Swept;
 use leasehold_queue::{ClaimOutcome, Settlement};
 use serde_json::json;
@@ -89,8 +89,7 @@ async fn a_released_task_costs_no_attempt() {
     assert_covered(&world.store, "released").await;
 
     let claimed = world.claim(&id).await;
-    let until = world.now().plus(mins(5));
-    let task = world.queue.settle(&claimed, Settlement::Snooze(until)).await.unwrap().unwrap();
+    let task = world.queue.settle(&claimed, Settlement::Snooze(mins(5))).await.unwrap().unwrap();
     assert_eq!((task.attempt, task.epoch), (0, 2));
     assert_covered(&world.store, "snoozed").await;
     assert!(world.due(Index::Ready).await.is_empty());
@@ -100,9 +99,7 @@ async fn a_released_task_costs_no_attempt() {
 
 #[tokio::test]
 async fn a_cancelled_task_is_stopped_at_its_renewal_and_never_runs_again() {
-    for settlement in
-        [fail(true), Settlement::Release, Settlement::Stop, Settlement::Snooze(StoreTime::from_millis(0))]
-    {
+    for settlement in [fail(true), Settlement::Release, Settlement::Stop, Settlement::Snooze(mins(0))] {
         let world = World::new().await;
         let id = world.submit().await;
         let claimed = world.claim(&id).await;
@@ -254,11 +251,11 @@ async fn no_settlement_or_renewal_makes_a_record_unreadable() {
         let task = world.get(&id).await;
         assert_eq!(task.progress, None);
     }
-    let Some(claimed) = world.queue.renew(&claimed, std::time::Duration::MAX, None).await.unwrap() else {
+    let Some(claimed) = world.queue.renew(&claimed, Duration::MAX, None).await.unwrap() else {
         panic!("it is still held")
     };
     world.get(&id).await;
-    let settled = world.queue.settle(&claimed, Settlement::Snooze(StoreTime::NEVER)).await.unwrap().unwrap();
+    let settled = world.queue.settle(&claimed, Settlement::Snooze(Duration::MAX)).await.unwrap().unwrap();
     assert_eq!(settled.status(), Status::Failed);
     assert!(settled.error.unwrap().contains("ten years"));
     world.get(&id).await;

@@ -3,7 +3,7 @@
 //! Requests: see [`leasehold_queue::claim`] and [`leasehold_queue::settle`]. A renewal is 1 put.
 
 use futures::future::BoxFuture;
-use leasehold_core::{Result, StoreTime, Task};
+use leasehold_core::{Result, Task};
 use leasehold_queue::source::{ClaimStatus, ClaimedTask};
 use leasehold_queue::{ClaimOutcome, Claimed, IndexHit, Settlement};
 use leasehold_store::mutant::breaks;
@@ -45,10 +45,6 @@ pub(super) struct ObjectClaim {
 impl ClaimedTask for ObjectClaim {
     fn task(&self) -> &Task {
         self.claimed.task()
-    }
-
-    fn now(&self) -> Result<StoreTime> {
-        self.objects.queue.now().map(|now| now.latest_known())
     }
 
     fn time_left(&self) -> Option<Duration> {

@@ -129,10 +129,6 @@ impl ClaimedTask for MemoryClaim {
         &self.task
     }
 
-    fn now(&self) -> Result<StoreTime> {
-        Ok(now().earliest)
-    }
-
     fn time_left(&self) -> Option<Duration> {
         let State::Running(claim) = &self.task.state else { return None };
         now().is_before(claim.expires_at).then(|| claim.expires_at.since(now().latest))
@@ -157,7 +153,7 @@ impl ClaimedTask for MemoryClaim {
     }
 
     fn finish(&mut self, settlement: Settlement) -> BoxFuture<'_, Result<Option<Task>>> {
-        let event = settlement.event(self.lease_id.clone());
+        let event = settlement.event(self.lease_id.clone(), now());
         let settled = self.queue.change(&self.task.id, "worker", &event);
         Box::pin(async move { Ok(settled) })
     }

@@ -208,7 +208,7 @@ impl Ready {
                 settle(Settlement::Fail { error: "oh".into(), retryable: false, after: None }).await
             }
             (Op::Release, _) => settle(Settlement::Release).await,
-            (Op::Snooze, _) => settle(Settlement::Snooze(now.plus(mins(5)))).await,
+            (Op::Snooze, _) => settle(Settlement::Snooze(mins(5))).await,
             (Op::Stop, _) => settle(Settlement::Stop).await,
             (_, Some(id)) => self.run_on(world, queue, id).await,
             (_, None) => Err(Error::invalid("there is no task")),
