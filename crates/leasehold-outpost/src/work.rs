@@ -23,8 +23,8 @@ use leasehold_core::scan::Polling;
 use leasehold_core::{HexName, Kind, Result, State, TaskId};
 use leasehold_queue::Settlement;
 use leasehold_queue::source::{
-    ClaimStatus, ClaimedTask, DrainWait, Next, OpenSource, Slot, SlotChanges, SourceStatus, TaskInSlot,
-    TaskSource, WorkerInfo, next_or,
+    ClaimStatus, ClaimedTask, DrainWait, OpenSource, Slot, SlotChanges, SourceStatus, TaskInSlot, TaskSource,
+    WorkerInfo, next_or,
 };
 use leasehold_store::host::{Instant, lock};
 use leasehold_store::{Host, HostExt};
@@ -114,14 +114,14 @@ struct ConfirmationBackoff {
 }
 
 impl TaskSource for SpoolSource {
-    fn next(&mut self) -> BoxFuture<'_, Result<Next>> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<TaskInSlot>>> {
         Box::pin(async {
             while !self.node.worker.slots.is_closed() {
                 let left = self.until_poll();
                 if !left.is_zero() {
                     match self.wait(left).await {
-                        Some(claim) => return Ok(Next::Tasks(vec![claim])),
                         None => continue,
+                        claim => return Ok(claim),
                     }
                 }
                 self.subscribe().await;
@@ -130,17 +130,17 @@ impl TaskSource for SpoolSource {
                     let wait = self.node.upcoming().await?;
                     *lock(&self.node.drain_wait) = wait;
                     if wait.is_none() {
-                        return Ok(Next::Empty);
+                        return Ok(None);
                     }
                 }
                 self.polled_at = Some(self.node.host().instant());
             }
             while let Some(claim) = self.claims.next().await {
-                if let Some(claim) = claim {
-                    return Ok(Next::Tasks(vec![claim]));
+                if claim.is_some() {
+                    return Ok(claim);
                 }
             }
-            Ok(Next::Empty)
+            Ok(None)
         })
     }
 

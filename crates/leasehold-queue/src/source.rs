@@ -51,7 +51,8 @@ pub struct WorkerInfo {
 
 /// Finds and claims the tasks of one worker.
 pub trait TaskSource: Send {
-    /// Waits until tasks are claimed. It claims no more once the [slots are closed](Slots::close).
+    /// Waits until a task is claimed; none if no task will follow: the slots are closed, or nothing is left to do. It
+    /// claims no more once the [slots are closed](Slots::close).
     ///
     /// An error ends the worker, and its running tasks are waited for. After one of kind `Lost` they are stopped at
     /// once, because the worker must not act any longer.
@@ -59,7 +60,7 @@ pub trait TaskSource: Send {
     /// # Cancel safety
     ///
     /// A claim that was made is returned by the next call.
-    fn next(&mut self) -> BoxFuture<'_, Result<Next>>;
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<TaskInSlot>>>;
 
     /// Returns the maintenance duties of the layout.
     fn duties(&self) -> Vec<Box<dyn Duty>> {
@@ -73,15 +74,6 @@ pub trait TaskSource: Send {
 
     /// Ends everything that the source has started. The slots are closed, and no task runs.
     fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>>;
-}
-
-/// Answer of a source.
-#[derive(Debug)]
-pub enum Next {
-    /// Tasks to run.
-    Tasks(Vec<TaskInSlot>),
-    /// No task will follow: the slots are closed, or nothing is left to do.
-    Empty,
 }
 
 /// A claimed task and the slot to run it in, which is free again when the claim is dropped.

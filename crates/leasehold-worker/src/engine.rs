@@ -8,7 +8,7 @@ use futures::StreamExt;
 use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
 use leasehold_core::{Error, Kind, Result, TaskId};
-use leasehold_queue::source::{Next, Slots, SourceStatus, TaskSource, next_or};
+use leasehold_queue::source::{Slots, SourceStatus, TaskSource, next_or};
 use leasehold_store::Outage;
 use leasehold_store::host::Running;
 use std::collections::BTreeMap;
@@ -91,10 +91,8 @@ impl Engine {
                 }
             };
             match next {
-                Ok(Next::Tasks(claims)) => {
-                    running.extend(claims.into_iter().map(|claim| Box::pin(self.execute(claim))));
-                }
-                Ok(Next::Empty) => break Ok(()),
+                Ok(Some(claim)) => running.push(Box::pin(self.execute(claim))),
+                Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
             }
         };

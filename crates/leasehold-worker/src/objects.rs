@@ -31,9 +31,7 @@ use leasehold_core::{
 };
 use leasehold_queue::ObjectQueue;
 use leasehold_queue::discover::KeyRange;
-use leasehold_queue::source::{
-    DrainWait, Duty, Next, Slots, SourceStatus, TaskInSlot, TaskSource, WorkerInfo,
-};
+use leasehold_queue::source::{DrainWait, Duty, Slots, SourceStatus, TaskInSlot, TaskSource, WorkerInfo};
 use leasehold_store::host::Running;
 use leasehold_store::mutant::breaks;
 use leasehold_store::{Host, Outage, Purpose};
@@ -123,7 +121,7 @@ impl ObjectSource {
 }
 
 impl TaskSource for ObjectSource {
-    fn next(&mut self) -> BoxFuture<'_, Result<Next>> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<TaskInSlot>>> {
         Box::pin(async {
             let received = select(Box::pin(self.claims.recv()), &mut self.polling);
             let received = match select(received, Box::pin(self.objects.inbox_lost())).await {
@@ -132,7 +130,7 @@ impl TaskSource for ObjectSource {
                 Either::Left((Either::Right(((), receiving)), _)) => receiving.await,
                 Either::Right((error, _)) => return Err(error),
             };
-            Ok(received.transpose()?.map_or(Next::Empty, |claim| Next::Tasks(vec![claim])))
+            received.transpose()
         })
     }
 
