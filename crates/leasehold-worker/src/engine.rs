@@ -7,18 +7,16 @@
 use futures::StreamExt;
 use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
-use leasehold_core::{Error, Kind, Result, TaskId};
+use leasehold_core::{Error, Kind, Result};
 use leasehold_queue::source::{Slots, SourceStatus, TaskSource, next_or};
 use leasehold_store::Outage;
 use leasehold_store::host::Running;
-use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::mpsc;
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
 
 use crate::duty;
 use crate::renew::{self, ActiveClaim};
-use crate::run_handle::{RunHandle, Stop};
 use crate::runner::TaskRunner;
 use crate::shutdown::{Shutdown, Stage};
 
@@ -30,16 +28,10 @@ pub(crate) struct Engine {
     pub(crate) runner: TaskRunner,
     slots: Slots,
     pub(crate) status: Arc<dyn SourceStatus>,
-    renewals: mpsc::UnboundedSender<Arc<ActiveClaim>>,
-    runs: Mutex<Runs>,
-}
-
-/// Handlers that run.
-#[derive(Default)]
-struct Runs {
-    active: BTreeMap<TaskId, Arc<RunHandle>>,
-    /// True if all of them have to stop, and those that would start.
-    is_stopped: bool,
+    /// Claims to renew. The renewer ends after the last sender was dropped.
+    pub(crate) renewals: mpsc::UnboundedSender<Arc<ActiveClaim>>,
+    /// True if all runs have to stop, and those that would start.
+    is_stopping: watch::Sender<bool>,
 }
 
 /// Runs the tasks of a source and does its duties, until shutdown or until nothing is left. When this returns, every
@@ -55,7 +47,7 @@ pub(crate) async fn run(
     let renewer = renew::run(runner.host.clone(), status.clone(), claims);
     let renewing = runner.host.spawn_thread("leasehold-renew", Box::pin(renewer));
     let duties = spawn_duties(&*source, &runner, &slots);
-    let engine = Engine { runner, slots, status, renewals, runs: Mutex::default() };
+    let engine = Engine { runner, slots, status, renewals, is_stopping: watch::Sender::new(false) };
     let work = Box::pin(engine.work(&mut *source, &shutdown));
     let ended = match select(work, Box::pin(engine.stop_in_stages(&shutdown))).await {
         Either::Left((ended, _)) => ended,
@@ -111,35 +103,15 @@ impl Engine {
         self.slots.close();
         let timeout = self.runner.host.sleep(self.runner.options.drain);
         select(timeout, Box::pin(shutdown.reached(Stage::Abort))).await;
-        let runs = {
-            let mut runs = self.runs();
-            runs.is_stopped = true;
-            runs.active.values().cloned().collect::<Vec<_>>()
-        };
-        for run in runs {
-            run.stop(Stop::Shutdown);
-        }
+        self.is_stopping.send_replace(true);
         std::future::pending().await
     }
 
-    /// Registers a claim for renewal, and its run for shutdown.
-    pub(crate) fn register(&self, active: &Arc<ActiveClaim>) {
-        let mut runs = self.runs();
-        if runs.is_stopped {
-            active.run.stop(Stop::Shutdown);
-        }
-        runs.active.insert(active.run.id, active.run.clone());
-        // The renewer ends only after the last sender was dropped.
-        let _ = self.renewals.send(active.clone());
-    }
-
-    /// Removes a claim that has ended.
-    pub(crate) fn unregister(&self, active: &ActiveClaim) {
-        self.runs().active.remove(&active.run.id);
-    }
-
-    fn runs(&self) -> MutexGuard<'_, Runs> {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Waits until all runs have to stop.
+    pub(crate) async fn stopping(&self) {
+        let mut is_stopping = self.is_stopping.subscribe();
+        // The sender lives in `self`, so the wait cannot fail.
+        let _ = is_stopping.wait_for(|is_stopping| *is_stopping).await;
     }
 }
 

@@ -3,6 +3,7 @@
 //! The handler of a claimed task is run, and its result recorded. The result is written only while the claim is held.
 //! If the store fails, recording is retried until the claim expires; after that another worker recovers the task.
 
+use futures::future::{Either, select};
 use leasehold_core::{Kind, Task};
 use leasehold_queue::Settlement;
 use leasehold_queue::source::{ClaimedTask, TaskInSlot};
@@ -32,13 +33,21 @@ impl Engine {
         }
         tracing::info!("task claimed");
         let (task, active) = (claimed.task().clone(), ActiveClaim::new(claimed));
-        self.register(&active);
-        let settled = match self.runner.run(task, &active.run).await {
+        // The renewer receives claims until this engine is dropped.
+        let _ = self.renewals.send(active.clone());
+        let run = Box::pin(self.runner.run(task, &active.run));
+        let end = match select(run, Box::pin(self.stopping())).await {
+            Either::Left((end, _)) => end,
+            Either::Right(((), run)) => {
+                active.run.stop(Stop::Shutdown);
+                run.await
+            }
+        };
+        let settled = match end {
             Some(settlement) => self.settle(&active, settlement).await,
             None => None,
         };
         active.run.mark_settled();
-        self.unregister(&active);
         self.runner.count(settled.as_ref());
     }
 

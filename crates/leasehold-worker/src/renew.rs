@@ -7,7 +7,7 @@
 use futures::StreamExt;
 use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
-use leasehold_queue::source::{ClaimStatus, ClaimedTask, SourceStatus};
+use leasehold_queue::source::{ClaimStatus, ClaimedTask, SourceStatus, next_or};
 use leasehold_store::{Host, HostExt};
 use std::sync::Arc;
 use tokio::sync::{Mutex, MutexGuard, mpsc};
@@ -47,19 +47,13 @@ pub(crate) async fn run(
 ) {
     let mut renewals = FuturesUnordered::new();
     loop {
-        let next = Box::pin(claims.recv());
-        let received = if renewals.is_empty() {
-            next.await
-        } else {
-            match select(next, renewals.next()).await {
-                Either::Left((received, _)) => received,
-                Either::Right(_) => continue,
+        match next_or(&mut renewals, Box::pin(claims.recv())).await {
+            Either::Left(()) => {}
+            Either::Right(Some(active)) => {
+                renewals.push(Box::pin(renew(host.clone(), status.clone(), active)));
             }
-        };
-        match received {
-            Some(active) => renewals.push(Box::pin(renew(host.clone(), status.clone(), active))),
             // No more claims will come: renew the held ones until they end.
-            None => return renewals.for_each(|()| async {}).await,
+            Either::Right(None) => return renewals.for_each(|()| async {}).await,
         }
     }
 }
