@@ -4,6 +4,7 @@ use leasehold_core::{Index, NewTask, RetryPolicy, Status};
 use leasehold_queue::sweep::Swept;
 use leasehold_queue::{ClaimOutcome, Settlement};
 use serde_json::json;
+use std::time::Duration;
 
 use crate::support::audit::assert_covered;
 use crate::support::{LEASE, World, is_requeued, mins, order, requests, secs};
