@@ -32,11 +32,6 @@ impl TaskRunner {
         Self { id, handlers, artifact_io: None, options, counts: Arc::default(), host }
     }
 
-    /// Counts so far.
-    pub(crate) fn counts(&self) -> Counts {
-        self.counts.read()
-    }
-
     /// Runs the handler of a claimed task until it ends or has to stop. Returns the result to record, or none if
     /// nothing may be written. When this returns, the handler has stopped, or its claim is left to expire.
     pub(crate) async fn run(&self, task: Task, run: &Arc<RunHandle>) -> Option<Settlement> {

@@ -70,9 +70,8 @@ impl fmt::Debug for StagedFile {
 pub(crate) struct RunFiles {
     artifact_io: Option<Arc<dyn ArtifactIo>>,
     staged: BTreeMap<Name, StagedFile>,
-    fetched: Mutex<Vec<StagedFile>>,
     results: Mutex<BTreeMap<Name, PathBuf>>,
-    /// Values to keep until the results are published.
+    /// Values to keep until the results are published, such as files that the handler has fetched.
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
@@ -95,7 +94,7 @@ impl Context {
     pub async fn fetch(&self, artifact: &ArtifactId) -> Result<PathBuf> {
         let file = self.files.artifact_io()?.fetch(artifact, &|_, _| ()).await?;
         let path = file.path.clone();
-        lock(&self.files.fetched).push(file);
+        self.keep(file);
         Ok(path)
     }
 
