@@ -248,12 +248,8 @@ impl ObjectQueue {
     }
 
     pub(crate) fn step_context(&self) -> Result<StepContext> {
-        self.step_context_as(&self.config.by)
-    }
-
-    pub(crate) fn step_context_as(&self, by: &str) -> Result<StepContext> {
-        let random = self.client.host().random();
-        Ok(StepContext { by: by.to_owned(), now: self.now()?, write_id: self.client.write_id(), random })
+        let (by, random) = (self.config.by.clone(), self.client.host().random());
+        Ok(StepContext { by, now: self.now()?, write_id: self.client.write_id(), random })
     }
 
     pub(crate) fn task_key(&self, id: &TaskId) -> String {

@@ -65,7 +65,7 @@ pub mod unique;
 pub mod update;
 
 pub use bell::Bell;
-pub use claim::{ClaimOutcome, Claimed};
+pub use claim::{ClaimOutcome, Claimed, Unclaimed};
 pub use connect::{ObjectQueue, PendingSignal, QueueConfig, QueueMeta};
 pub use discover::IndexHit;
 pub use front::{Queue, QueueLayout, Submit, Submitted};

@@ -110,7 +110,7 @@ impl ObjectQueue {
         if key_expiry.is_some_and(|expiry| !now.is_past(expiry.plus(PURGE_GRACE))) {
             return Ok(Purged::Kept);
         }
-        let moved = self.update_if(Purpose::Sweep, &loaded, &Event::Purge, &self.config.by).await?;
+        let moved = self.update_if(Purpose::Sweep, &loaded, &Event::Purge).await?;
         Ok(if matches!(moved, Transition::Done(_)) { Purged::Marked } else { Purged::Kept })
     }
 }

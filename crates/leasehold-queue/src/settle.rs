@@ -36,8 +36,8 @@ impl ObjectQueue {
             }
         });
         let event = Event::Renew { lease_id: claimed.lease_id.clone(), lease, progress };
-        let (from, by) = (ChangeFrom::Read(&claimed.loaded), claimed.by.as_str());
-        let renewed = self.change(Purpose::Renew, from, &event, by, IndexUpdate::Change).await?.done();
+        let from = ChangeFrom::Read(&claimed.loaded);
+        let renewed = self.change(Purpose::Renew, from, &event, IndexUpdate::Change).await?.done();
         // Only the holder renews and settles: if the record still has its lease id, the claim is still held.
         let kept = renewed.filter(|loaded| loaded.task.lease_id.as_ref() == Some(&claimed.lease_id));
         Ok(kept.map(|loaded| Claimed { loaded, ..claimed.clone() }))
@@ -48,9 +48,9 @@ impl ObjectQueue {
     pub async fn settle(&self, claimed: &Claimed, settlement: Settlement) -> Result<Option<Task>> {
         let event = settlement.event(claimed.lease_id.clone(), self.now()?);
         let index_update = claimed.entries().map_or(IndexUpdate::Change, IndexUpdate::Removing);
-        let (loaded, by) = (&claimed.loaded, claimed.by.as_str());
+        let loaded = &claimed.loaded;
         let span = tracing::debug_span!("settle", "task.id" = %loaded.task.id, how = event.name());
-        let settled = self.change(Purpose::Settle, ChangeFrom::Read(loaded), &event, by, index_update);
+        let settled = self.change(Purpose::Settle, ChangeFrom::Read(loaded), &event, index_update);
         Ok(match settled.instrument(span).await? {
             Transition::Rejected(Rejected::AlreadyApplied, loaded) => Some(loaded.task),
             settled => settled.done().map(|loaded| loaded.task),

@@ -29,9 +29,8 @@ impl ObjectQueue {
         purpose: Purpose,
         snapshot: &TaskSnapshot,
         event: &Event,
-        by: &str,
     ) -> Result<Transition> {
-        self.change(purpose, ChangeFrom::Unchanged(snapshot), event, by, IndexUpdate::Change).await
+        self.change(purpose, ChangeFrom::Unchanged(snapshot), event, IndexUpdate::Change).await
     }
 
     /// Creates a task in its first revision, with the id and write id that the caller chose; only the shard is set by

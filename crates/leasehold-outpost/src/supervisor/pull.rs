@@ -172,7 +172,7 @@ impl Supervisor {
         let (task, now) = (snapshot.task(), link.queue.now()?);
         let has_expired = task.expires_at.is_some_and(|at| now.is_past(at));
         if task.status() == Status::Pending && has_expired {
-            link.queue.update_if(Purpose::Sync, snapshot, &Event::Expire, self.name()).await?;
+            link.queue.update_if(Purpose::Sync, snapshot, &Event::Expire).await?;
             return Ok(false);
         }
         let Some(view) = as_free(task, now) else {
@@ -243,7 +243,7 @@ impl Supervisor {
                 synced.mirrored +=
                     u64::from(self.copy_if_free(link, prefetch, &hit, &snapshot, capacity).await?);
             } else {
-                link.queue.update_if(Purpose::Sync, &snapshot, &Event::TimeOut, self.name()).await?;
+                link.queue.update_if(Purpose::Sync, &snapshot, &Event::TimeOut).await?;
             }
         }
         Ok(synced)

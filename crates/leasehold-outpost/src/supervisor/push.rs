@@ -126,7 +126,7 @@ impl Supervisor {
                 (BucketWrite::Create, there) => self.create(link, step.op, there.as_ref()).await?,
                 (_, None) => Transition::Missing,
                 (write, Some(known)) => match step.event(write, self, link.queue.now()?) {
-                    Some(event) => link.queue.update_if(Purpose::Sync, known, &event, self.name()).await?,
+                    Some(event) => link.queue.update_if(Purpose::Sync, known, &event).await?,
                     // Nothing to write: the bucket is already in this state.
                     None => return self.conclude(link, step, SyncAction::Done, Some(known)).await,
                 },
@@ -234,7 +234,7 @@ impl Supervisor {
         link.evict(&snapshot.task().id);
         let (mut snapshot, release) = (snapshot.clone(), Event::Release { lease_id: lease_id.clone() });
         for _ in 0..TRIES_MAX {
-            match link.queue.update_if(Purpose::Sync, &snapshot, &release, self.name()).await? {
+            match link.queue.update_if(Purpose::Sync, &snapshot, &release).await? {
                 // It was cancelled meanwhile.
                 Transition::Changed(now) if now.task().lease_id.as_ref() == Some(&lease_id) => {
                     snapshot = now;
@@ -369,7 +369,7 @@ impl Supervisor {
             }
             _ => return Ok(None),
         };
-        link.queue.update_if(Purpose::Sync, snapshot, &event, self.name()).await?;
+        link.queue.update_if(Purpose::Sync, snapshot, &event).await?;
         Ok(None)
     }
 
@@ -392,10 +392,6 @@ impl Supervisor {
             return Ok(false);
         }
         Ok(true)
-    }
-
-    pub(super) fn name(&self) -> &str {
-        self.spool.config().node_id.as_str()
     }
 
     fn finish_after_takeover(&self) -> bool {

@@ -49,8 +49,7 @@ impl QueueLayout for ObjectQueue {
 
     fn operate<'a>(&'a self, id: &'a TaskId, event: Event) -> BoxFuture<'a, Result<Transition<Task>>> {
         Box::pin(async move {
-            let (from, by) = (ChangeFrom::Id(id), self.config.by.as_str());
-            match self.change(Purpose::Admin, from, &event, by, IndexUpdate::Change).await? {
+            match self.change(Purpose::Admin, ChangeFrom::Id(id), &event, IndexUpdate::Change).await? {
                 Transition::Rejected(why, now) => Ok(Transition::Rejected(why, now.task)),
                 applied => {
                     applied.done().map(|now| Transition::Done(now.task)).ok_or_else(|| unknown_task(id))

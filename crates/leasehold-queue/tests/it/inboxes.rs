@@ -4,8 +4,8 @@ use leasehold_core::{HexName, Holder, IndexLocation, Status, TaskId, keys};
 use leasehold_queue::discover::KeyRange;
 use leasehold_queue::lease::worker_subject;
 use leasehold_queue::{
-    ClaimOutcome, DirectDispatch, HeldLease, IndexHit, Leases, ObjectQueue, QueueConfig, Rescued, Selection,
-    Settlement, Taken,
+    DirectDispatch, HeldLease, IndexHit, Leases, ObjectQueue, QueueConfig, Rescued, Selection, Settlement,
+    Taken,
 };
 use leasehold_store::{Client, Purpose};
 use std::collections::BTreeMap;
@@ -118,8 +118,8 @@ async fn an_inbox_without_a_holder_is_emptied_once() {
         let found = of(&id).clone();
         let queue = world.queue.clone();
         async move {
-            match queue.claim_as_owner(&found, &worker("dead"), LEASE * 3, &any_type).await.unwrap() {
-                ClaimOutcome::Claimed(claimed) => claimed,
+            match queue.claim(&found, &worker("dead"), LEASE * 3, &any_type(), true).await.unwrap() {
+                Ok(claimed) => claimed,
                 outcome => panic!("{outcome:?}"),
             }
         }
@@ -139,8 +139,7 @@ async fn an_inbox_without_a_holder_is_emptied_once() {
     assert_eq!(left.entry.id, waits);
     let checked = world.queue.check(false).await.unwrap();
     assert_eq!((checked.uncovered.len(), checked.dangling.len()), (0, 0), "{checked:?}");
-    let ClaimOutcome::Claimed(claimed) =
-        world.queue.claim(left, &worker("other"), LEASE, &any_type).await.unwrap()
+    let Ok(claimed) = world.queue.claim(left, &worker("other"), LEASE, &any_type(), false).await.unwrap()
     else {
         panic!("it waits for anyone")
     };
@@ -163,10 +162,7 @@ async fn an_entry_without_its_task_is_moved_too() {
     assert_eq!(world.queue.rescue_inboxes().await.unwrap().moved, 1);
     world.overwrite(&key, task.body).await;
     let [left] = &found(&world, &IndexLocation::Overflow).await[..] else { panic!("it was moved") };
-    assert!(matches!(
-        world.queue.claim(left, &worker("w"), LEASE, &any_type).await.unwrap(),
-        ClaimOutcome::Claimed(_)
-    ));
+    assert!(matches!(world.queue.claim(left, &worker("w"), LEASE, &any_type(), false).await.unwrap(), Ok(_)));
 }
 
 /// The first of two inboxes has an entry whose task gets no answer.
@@ -194,8 +190,8 @@ async fn a_task_that_its_owner_runs_is_no_finding_of_a_check() {
     named(&world, "a").await;
     submit(&producer).await;
     let [entry] = &found(&world, &inbox("a")).await[..] else { panic!("it is in the inbox") };
-    let outcome = world.queue.claim_as_owner(entry, &worker("a"), LEASE, &any_type).await.unwrap();
-    assert!(matches!(outcome, ClaimOutcome::Claimed(_)));
+    let outcome = world.queue.claim(entry, &worker("a"), LEASE, &any_type(), true).await.unwrap();
+    assert!(matches!(outcome, Ok(_)));
     let checked = world.queue.check(false).await.unwrap();
     assert_eq!((checked.uncovered.len(), checked.dangling.len()), (0, 0), "{checked:?}");
 }

@@ -2,7 +2,7 @@
 
 use leasehold_core::{Index, NewTask, RetryPolicy, Status};
 use leasehold_queue::sweep::Swept;
-use leasehold_queue::{ClaimOutcome, Settlement};
+use leasehold_queue::{Settlement, Unclaimed};
 use serde_json::json;
 use std::time::Duration;
 
@@ -26,8 +26,9 @@ async fn a_task_costs_five_puts_a_get_and_two_deletes() {
     let due = world.due(Index::Ready).await;
     let before = world.ledger();
     let worker = crate::support::worker("w1");
-    let outcome = world.queue.claim(&due[0], &worker, LEASE, &crate::support::any_type).await.unwrap();
-    let ClaimOutcome::Claimed(claimed) = outcome else { panic!("{outcome:?}") };
+    let outcome =
+        world.queue.claim(&due[0], &worker, LEASE, &crate::support::any_type(), false).await.unwrap();
+    let Ok(claimed) = outcome else { panic!("{outcome:?}") };
     assert_eq!(requests(&world.queue, &before), [2, 1, 0, 1], "claim");
     let task = world.queue.settle(&claimed, Settlement::complete(json!({"ok": true}))).await.unwrap();
     assert_eq!(requests(&world.queue, &before), [3, 1, 0, 2], "claim to settled");
@@ -61,7 +62,7 @@ async fn a_failure_comes_back_after_a_pause_until_the_attempts_are_used_up() {
         world.advance(secs(pause - 1));
         assert!(
             world.due(Index::Ready).await.is_empty()
-                || matches!(world.try_claim(&id).await, ClaimOutcome::NotDue(at) if at == available_at)
+                || matches!(world.try_claim(&id).await, Err(Unclaimed::NotDue(at)) if at == available_at)
         );
         world.advance(secs(1));
     }
@@ -209,7 +210,7 @@ async fn a_task_that_starts_too_late_expires() {
     let world = World::new().await;
     let id = world.submit_this(NewTask { expires_in: Some(mins(2)), ..order() }).await;
     world.advance(mins(3));
-    assert!(matches!(world.try_claim(&id).await, ClaimOutcome::Expired));
+    assert!(matches!(world.try_claim(&id).await, Err(Unclaimed::Expired)));
     let found = world.due(Index::Ready).await.pop().unwrap();
     let Swept::Moved(task) = world.queue.sweep(&found).await.unwrap() else { panic!("it has expired") };
     assert_eq!(task.status(), Status::Expired);
@@ -221,8 +222,9 @@ async fn types_without_a_handler_are_not_claimed() {
     let world = World::new().await;
     let id = world.submit().await;
     let found = world.due(Index::Ready).await.pop().unwrap();
-    let outcome = world.queue.claim(&found, &crate::support::worker("w1"), LEASE, &|_| false).await.unwrap();
-    assert!(matches!(outcome, ClaimOutcome::Foreign(name) if name.as_str() == "resize"));
+    let (worker, no_types) = (crate::support::worker("w1"), std::iter::empty().collect());
+    let outcome = world.queue.claim(&found, &worker, LEASE, &no_types, false).await.unwrap();
+    assert!(matches!(outcome, Err(Unclaimed::Foreign)));
     assert_eq!(world.get(&id).await.rev, 1);
 }
 

@@ -57,7 +57,7 @@ async fn read(queue: &ObjectQueue, id: &TaskId) -> TaskSnapshot {
 }
 
 async fn update(queue: &ObjectQueue, seen: &TaskSnapshot, event: &Event) -> Transition {
-    queue.update_if(Purpose::Sync, seen, event, NODE).await.unwrap()
+    queue.clone().acting_as(NODE).update_if(Purpose::Sync, seen, event).await.unwrap()
 }
 
 async fn updated(queue: &ObjectQueue, seen: &TaskSnapshot, event: &Event) -> TaskSnapshot {
@@ -229,7 +229,7 @@ async fn a_change_without_any_answer_has_an_unknown_outcome() {
     let (queue, stage) = world.staged().await;
     let seen = read(&queue, &id).await;
     stage.play(|_, asked| if is_task_put(asked) { Fate::LoseAnswer } else { Fate::LoseRequest });
-    let error = queue.update_if(Purpose::Sync, &seen, &complete_offline(1), NODE).await.unwrap_err();
+    let error = queue.update_if(Purpose::Sync, &seen, &complete_offline(1)).await.unwrap_err();
     assert!(error.outcome_is_unknown(), "{error}");
     stage.play(|_, _| Fate::Pass);
     let now = read(&queue, &id).await;
@@ -471,7 +471,7 @@ async fn a_task_that_was_moved_to_another_shard_is_read_there_and_has_changed() 
     assert_eq!(outcome, Transition::Changed(now.clone()), "another revision in another place");
     let after = updated(&queue, &now, &Event::Cancel).await;
     assert_eq!(world.process(world.store.clone()).await.get(&id).await.unwrap(), *after.task());
-    let error = world.queue.update_if(Purpose::Sync, &before, &Event::Cancel, NODE).await.unwrap_err();
+    let error = world.queue.update_if(Purpose::Sync, &before, &Event::Cancel).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid, "{error}");
     let error = world.queue.create(Purpose::Sync, made(&world, 5, order())).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid, "{error}");

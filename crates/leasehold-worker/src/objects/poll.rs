@@ -358,7 +358,7 @@ impl Poller {
     /// Records the outcome of an attempt to claim a task; a claim goes to the engine.
     fn record_outcome(&mut self, Attempt { found, slot, outcome }: Attempt) {
         let why = match outcome {
-            ClaimOutcome::Claimed(claimed) => {
+            Ok(claimed) => {
                 if self.entries.claimed(found) {
                     self.update_ready_empty();
                 }
@@ -367,22 +367,16 @@ impl Poller {
                 let _ = self.engine.send(Ok(TaskInSlot { task, slot }));
                 return;
             }
-            ClaimOutcome::NotDue(at) => Unclaimed::NotDue(at),
-            ClaimOutcome::Foreign(_) => Unclaimed::Foreign,
-            ClaimOutcome::Held(at) => Unclaimed::Held(at),
-            ClaimOutcome::Ahead => Unclaimed::Ahead,
-            ClaimOutcome::Stale => Unclaimed::Stale,
-            ClaimOutcome::Expired => Unclaimed::Expired,
-            ClaimOutcome::Corrupt(error) => {
-                self.objects.report(&error.to_string());
-                Unclaimed::Corrupt
-            }
+            Err(why) => why,
         };
+        if let Unclaimed::Corrupt(error) = &why {
+            self.objects.report(&error.to_string());
+        }
         self.schedule.slot_freed();
         let config = self.objects.queue.config();
         let graces = Graces { stale: config.stale_grace, ahead: config.ahead_grace };
         let Ok(now) = self.objects.queue.now() else { return };
-        if self.entries.not_claimed(found, why, now, graces) {
+        if self.entries.not_claimed(found, &why, now, graces) {
             self.update_ready_empty();
         }
     }
