@@ -64,7 +64,7 @@ pub mod testing;
 pub mod unique;
 pub mod update;
 
-pub use bell::Bell;
+pub use bell::{Bell, BellChange};
 pub use claim::{ClaimOutcome, Claimed, Unclaimed};
 pub use connect::{ObjectQueue, PendingSignal, QueueConfig, QueueMeta};
 pub use discover::IndexHit;

@@ -26,17 +26,19 @@ mod shards;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Either, Fuse, select};
+use leasehold_core::scan::{BackoffAction, CORRUPT_PAUSE, IndexHit, ScanTarget};
 use leasehold_core::{
-    Entry, Error, Index, IndexLocation, Kind, Now, Result, ShardRange, Status, Task, TaskId,
+    Entry, Error, Index, IndexLocation, Kind, Now, Result, ShardRange, Status, StoreTime, TaskId,
 };
 use leasehold_queue::ObjectQueue;
 use leasehold_queue::discover::KeyRange;
 use leasehold_queue::source::{DrainWait, Duty, Slots, SourceStatus, TaskInSlot, TaskSource, WorkerInfo};
-use leasehold_store::host::Running;
+use leasehold_queue::sweep::Swept;
+use leasehold_store::host::{Running, lock};
 use leasehold_store::mutant::breaks;
 use leasehold_store::{Host, Outage, Purpose};
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -154,7 +156,7 @@ impl TaskSource for ObjectSource {
 
 impl SourceStatus for Objects {
     fn drain_wait(&self) -> Option<DrainWait> {
-        *self.drain_wait.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.drain_wait)
     }
 
     fn shards(&self) -> Vec<ShardRange> {
@@ -198,6 +200,15 @@ impl Objects {
         }
     }
 
+    /// Location of a place that is not in the shards.
+    fn side_location(&self, place: ScanTarget) -> Option<IndexLocation> {
+        match place {
+            ScanTarget::Inbox => Some(IndexLocation::Inbox(self.worker.id.clone())),
+            ScanTarget::Overflow => Some(IndexLocation::Overflow),
+            ScanTarget::Shards => None,
+        }
+    }
+
     /// True if this worker scans this part of the index.
     fn may_scan(&self, place: &IndexLocation, now: Now) -> bool {
         match place {
@@ -217,7 +228,7 @@ impl Objects {
     }
 
     fn set_drain_wait(&self, wait: Option<DrainWait>) {
-        *self.drain_wait.lock().unwrap_or_else(PoisonError::into_inner) = wait;
+        *lock(&self.drain_wait) = wait;
     }
 
     /// A task of these shards that this worker could run and that another worker holds.
@@ -270,7 +281,7 @@ impl Objects {
 
     /// Logs a problem that is left for an operator, once.
     fn report(&self, what: &str) {
-        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reported = lock(&self.reported);
         if reported.len() >= REPORTED_MAX {
             reported.clear();
         }
@@ -279,11 +290,30 @@ impl Objects {
         }
     }
 
-    /// Logs and counts the recovery of a task of a crashed worker; a task that expired had none.
-    fn recovered(&self, task: &Task) {
-        if task.status() != Status::Expired {
-            tracing::warn!(task = %task.id, status = %task.status(), "task recovered, its worker was lost");
-            self.counts.add(|counts| &mut counts.recovered);
-        }
+    /// Checks an entry against its task. Returns the time and action of the next check, if there is one; `action` is for
+    /// an entry whose task is held.
+    async fn sweep(
+        &self,
+        found: &IndexHit,
+        action: BackoffAction,
+    ) -> Result<Option<(StoreTime, BackoffAction)>> {
+        Ok(match self.queue.sweep(found).await? {
+            Swept::Held(at) => Some((at, action)),
+            Swept::Later(at) => Some((at, BackoffAction::Sweep)),
+            Swept::Corrupt(error) => {
+                self.report(&error.to_string());
+                let until = self.queue.now()?.latest_known().plus(CORRUPT_PAUSE);
+                Some((until, BackoffAction::Sweep))
+            }
+            Swept::Moved(task) => {
+                // A task that expired had no worker.
+                if task.status() != Status::Expired {
+                    tracing::warn!(task = %task.id, status = %task.status(), "task recovered, its worker was lost");
+                    self.counts.add(|counts| &mut counts.recovered);
+                }
+                None
+            }
+            Swept::Fine | Swept::Removed => None,
+        })
     }
 }

@@ -231,7 +231,7 @@ impl FoundEntries {
             }
             Unclaimed::Corrupt(_) => (soon.plus(CORRUPT_PAUSE), BackoffAction::Sweep),
         };
-        self.backoff.set(hit, until, action);
+        self.backoff.set(hit, Some((until, action)));
     }
 
     /// Records the tasks that have ended, by those that still run. Returns true if some have.

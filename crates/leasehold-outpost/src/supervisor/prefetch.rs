@@ -16,6 +16,8 @@ const TYPES_MAX: usize = 100_000;
 #[derive(Default)]
 pub(crate) struct PrefetchState {
     pub(super) bell: Bell,
+    /// Time of the second scan after the last ring.
+    pub(super) second_scan_at: Option<StoreTime>,
     /// Time of the last full scan, which does not depend on the bell.
     pub(super) full_scan_at: Option<Instant>,
     /// Revision of entries whose task was not free.

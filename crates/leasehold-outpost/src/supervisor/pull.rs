@@ -62,13 +62,14 @@ impl Supervisor {
     ) -> Result<bool> {
         let now = link.queue.now()?;
         // After a ring the index is scanned once more, a little later.
-        let is_again_due = prefetch.bell.second_scan_at().is_some_and(|at| now.has_reached(at));
+        let is_again_due = prefetch.second_scan_at.is_some_and(|at| now.has_reached(at));
         let is_next_due = prefetch.next_due_at.is_some_and(|at| now.is_due(at));
-        let has_rung = link.queue.has_rung(&mut prefetch.bell).await?;
+        let change = link.queue.read_bell(&mut prefetch.bell).await?;
+        prefetch.second_scan_at = change.map_or(prefetch.second_scan_at, |change| change.second_scan_at);
         let has_other_subscriptions = prefetch.subscriptions.as_ref() != Some(&capacity.subscriptions);
         Ok(is_again_due
             || is_next_due
-            || has_rung
+            || change.is_some()
             || has_other_subscriptions
             || prefetch.is_running_short(capacity))
     }
@@ -80,7 +81,8 @@ impl Supervisor {
         prefetch: &mut PrefetchState,
         mut capacity: Capacity,
     ) -> Result<Synced> {
-        prefetch.bell.scan_started(link.queue.now()?.earliest);
+        let now = link.queue.now()?;
+        prefetch.second_scan_at = prefetch.second_scan_at.filter(|at| !now.has_reached(*at));
         prefetch.subscriptions = Some(capacity.subscriptions.clone());
         let page = link.queue.discover(Purpose::Sync, vec![KeyRange::whole(Index::Ready)]).await?;
         prefetch.next_due_at = page.next.map(Minute::start);

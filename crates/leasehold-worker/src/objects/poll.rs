@@ -10,10 +10,10 @@ use futures::future::{BoxFuture, Either, select};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use leasehold_core::scan::{
-    Action, EntryBackoff, FoundEntries, Graces, IndexHit, Moment, ScanOptions, ScanSchedule, Served,
-    Unclaimed,
+    Action, EntryBackoff, FoundEntries, Graces, IndexHit, Moment, ScanOptions, ScanSchedule, ScanTarget,
+    Served, Unclaimed,
 };
-use leasehold_core::{Error, IndexLocation, Kind, Now, Result, TaskId};
+use leasehold_core::{Error, Kind, Now, Result, TaskId};
 use leasehold_queue::source::{DrainWait, Slot, SlotChanges, TaskInSlot, next_or};
 use leasehold_queue::{Bell, ClaimOutcome, PendingSignal};
 use leasehold_store::health::REPORT_AFTER;
@@ -169,9 +169,7 @@ impl Poller {
             let done = match action {
                 Action::Rest(left) => return Ok(Polled::Resting(left)),
                 Action::ReadBell(place) => self.read_bell(place).await,
-                Action::ScanInbox { is_first } => self.scan_inbox(is_first).await,
-                Action::ScanShards(scan) => self.scan_shards(scan).await,
-                Action::ScanOverflow => self.scan_overflow().await,
+                Action::Scan(scan) => self.scan(scan).await,
                 Action::Conclude { was_idle } => return self.conclude(was_idle).await,
             };
             if let Err(error) = done {
@@ -217,11 +215,12 @@ impl Poller {
 
     /// Parts of the index that are served now.
     pub(super) fn served(&self, now: Now) -> Served {
-        let inbox = IndexLocation::Inbox(self.objects.worker.id.clone());
+        let may_scan =
+            |place| self.objects.side_location(place).is_some_and(|at| self.objects.may_scan(&at, now));
         Served {
-            inbox: self.objects.may_scan(&inbox, now),
+            inbox: may_scan(ScanTarget::Inbox),
             shards: self.objects.assignment.ranges(now),
-            overflow: self.objects.may_scan(&IndexLocation::Overflow, now),
+            overflow: may_scan(ScanTarget::Overflow),
         }
     }
 

@@ -1,11 +1,9 @@
 //! Recovers lost claims, and removes stale lease entries.
 
 use futures::future::BoxFuture;
-use leasehold_core::scan::{BackoffAction, CORRUPT_PAUSE, EntryBackoff};
-use leasehold_core::{Index, Result, StoreTime, keys};
-use leasehold_queue::IndexHit;
+use leasehold_core::scan::{BackoffAction, EntryBackoff};
+use leasehold_core::{Index, Result, keys};
 use leasehold_queue::source::Duty;
-use leasehold_queue::sweep::Swept;
 use leasehold_store::Purpose;
 use leasehold_store::host::Instant;
 use std::collections::HashSet;
@@ -69,10 +67,6 @@ impl Recover {
         is_old.then_some(WakeReason::Sweep)
     }
 
-    fn check_again(&mut self, found: IndexHit, at: StoreTime) {
-        self.backoff.set(found, at, BackoffAction::Sweep);
-    }
-
     /// Scans for lost claims if there is a reason to, and recovers them.
     async fn recover(&mut self) -> Result<()> {
         let Some(reason) = self.reason() else {
@@ -104,26 +98,16 @@ impl Recover {
             if objects.slots().contains(&found.entry.id) || self.backoff.action(&found.entry, now).is_none() {
                 continue;
             }
-            let swept = match objects.queue.sweep(&found).await {
-                Ok(swept) => swept,
+            let next = match objects.sweep(&found, BackoffAction::Sweep).await {
                 // One failure must not block the entries after it; if all fail, the store is unavailable.
                 Err(error) if failed < FAILED_MAX => {
                     objects.request_failed("recover a lost claim", &error);
                     failed += 1;
-                    self.check_again(found, now.latest_known().plus(FAILED_PAUSE));
-                    continue;
+                    Some((now.latest_known().plus(FAILED_PAUSE), BackoffAction::Sweep))
                 }
-                Err(error) => return Err(error),
+                next => next?,
             };
-            match swept {
-                Swept::Moved(task) => objects.recovered(&task),
-                Swept::Later(at) | Swept::Held(at) => self.check_again(found, at),
-                Swept::Corrupt(error) => {
-                    objects.report(&error.to_string());
-                    self.check_again(found, now.latest_known().plus(CORRUPT_PAUSE));
-                }
-                Swept::Fine | Swept::Removed => {}
-            }
+            self.backoff.set(found, next);
         }
         Ok(())
     }
