@@ -82,7 +82,7 @@ impl IdPurpose {
 impl ObjectQueue {
     /// The leases on all groups of shards, in order.
     pub async fn shard_leases(&self) -> Result<Vec<(ShardRange, LeaseInfo)>> {
-        let listed: BTreeSet<_> = self.keys(keys::SHARD_LEASES.into()).try_collect().await?;
+        let listed: BTreeSet<_> = self.keys(keys::SHARD_LEASES).try_collect().await?;
         let reads = self.shard_len().groups().into_iter().map(|group| {
             let key = keys::shard_lease(&group);
             let is_listed = listed.contains(&key);
@@ -96,7 +96,7 @@ impl ObjectQueue {
 
     /// The leases on the ids of workers that lease shards or have an inbox, in order, as they are read.
     pub fn worker_leases(&self) -> impl Stream<Item = Result<(WorkerId, IdPurpose, LeaseInfo)>> + Send + '_ {
-        let reads = self.keys(keys::WORKERS.into()).map_ok(move |key| async move {
+        let reads = self.keys(keys::WORKERS).map_ok(move |key| async move {
             let Some((worker, id_purpose)) = IdPurpose::parse(&key) else { return Ok(None) };
             let seen = self.read_lease_info(&key).await?;
             Ok(seen.map(|seen| (worker, id_purpose, seen)))
@@ -106,7 +106,7 @@ impl ObjectQueue {
 
     /// Number of pointers in each inbox, including those of crashed workers.
     pub async fn inbox_sizes(&self) -> Result<BTreeMap<WorkerId, u64>> {
-        let (mut sizes, mut keys) = (BTreeMap::new(), std::pin::pin!(self.keys(keys::INBOXES.into())));
+        let (mut sizes, mut keys) = (BTreeMap::new(), std::pin::pin!(self.keys(keys::INBOXES)));
         while let Some(key) = keys.try_next().await? {
             if let Some(IndexLocation::Inbox(worker)) = Entry::parse(&key).map(|entry| entry.location) {
                 *sizes.entry(worker).or_default() += 1;

@@ -20,13 +20,12 @@
 //! list and 1 get per worker that may be dead. Emptying an inbox is 1 get (its lease) and 1 list per thousand
 //! pointers; 1 get, 1 put and 1 delete per pointer.
 
-use futures::future::{Either, select};
 use futures::{StreamExt, TryStreamExt, stream};
 pub use leasehold_core::lease::INBOX_LEASE_TTL;
 use leasehold_core::{Entry, IndexLocation, Kind, Result, Task, TaskId, WorkerId, keys};
 use leasehold_store::host::{Instant, lock};
 use leasehold_store::mutant::breaks;
-use leasehold_store::{List, ListEntry, Purpose};
+use leasehold_store::{HostExt, List, ListEntry, Purpose};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -151,39 +150,19 @@ impl ObjectQueue {
             self.inboxes.listing.try_lock().ok()
         };
         let Some(mut others) = listing.filter(|_| is_old(&lock(&self.inboxes.known))) else { return };
-        let answer = select(Box::pin(self.live_inboxes(&mut others)), host.sleep(LIST_TIMEOUT)).await;
+        let listed = host.in_time(LIST_TIMEOUT, self.live_inboxes(&mut others)).await;
         let mut known = lock(&self.inboxes.known);
         known.listed_at = Some(host.instant());
-        match answer {
-            Either::Left((Ok(live), _)) => known.live = live,
-            Either::Left((Err(error), _)) => tracing::warn!(%error, "failed to list live workers"),
-            Either::Right(_) => tracing::warn!("listing live workers timed out, using the previous list"),
+        match listed {
+            Ok(live) => known.live = live,
+            Err(error) => tracing::warn!(%error, "failed to list live workers, using the previous list"),
         }
     }
 
-    /// The live workers that have an inbox. Only leases that may have expired are read, and only once.
+    /// The live workers that have an inbox.
     async fn live_inboxes(&self, others: &mut PeerLeaseCache) -> Result<Vec<WorkerId>> {
-        let list = List::all(keys::WORKERS);
-        let pages: Vec<_> = self.client.pages(Purpose::Submit, list).try_collect().await?;
-        let entries = pages.into_iter().flat_map(|page| page.entries);
-        let named = |entry: ListEntry| Some((keys::parse_inbox_lease(&entry.key)?, entry));
-        let listed: Vec<_> = entries.filter_map(named).collect();
-        let now = self.now()?;
-        others.evict_old(now);
-        let unknown = listed.iter().filter(|(_, listed)| others.is_held(listed, now).is_none());
-        let reads = unknown.map(|(_, listed)| async move {
-            match read_lease(&self.client, &listed.key).await {
-                Err(error) if error.kind() == Kind::Corrupt => Ok((listed, None)),
-                lease => Ok::<_, leasehold_core::Error>((listed, lease?)),
-            }
-        });
-        let read: Vec<_> =
-            stream::iter(reads.collect::<Vec<_>>()).buffered(READS_AT_ONCE).try_collect().await?;
-        for (listed, lease) in read {
-            others.insert(&listed.key, Some(listed.modified), lease.as_ref());
-        }
-        let is_live = |listed: &ListEntry| others.is_held(listed, now) == Some(true);
-        Ok(listed.into_iter().filter(|(_, listed)| is_live(listed)).map(|(worker, _)| worker).collect())
+        let listed = self.objects_under(Purpose::Submit, keys::WORKERS).try_collect().await?;
+        others.held(&self.client, listed, keys::parse_inbox_lease, LIST_TIMEOUT).await
     }
 
     /// Empties the inboxes of all crashed workers. Any client may do this at any time, also concurrently. A failure does

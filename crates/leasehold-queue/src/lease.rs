@@ -94,6 +94,12 @@ impl Leases {
         Ok(Self { client, holder })
     }
 
+    /// Creates a client for the leases of this process, under this worker id.
+    pub fn of_process(client: &Client, worker: &WorkerId, ttl: Duration) -> Result<Self> {
+        let instance = HexName::from_random(client.host().random_bits());
+        Self::new(client.clone(), Holder { worker_id: worker.clone(), instance, ttl })
+    }
+
     /// The holder.
     #[must_use]
     pub fn holder(&self) -> &Holder {

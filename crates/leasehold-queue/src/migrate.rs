@@ -212,7 +212,7 @@ impl ObjectQueue {
     async fn count_entries(&self, len: ShardLen) -> Result<u64> {
         let mut count = 0;
         for index in [Index::Ready, Index::Lease] {
-            let mut keys = std::pin::pin!(self.keys(index.root().into()));
+            let mut keys = std::pin::pin!(self.keys(index.root()));
             while let Some(key) = keys.try_next().await? {
                 count += u64::from(sweeping::is_entry_of(&key, len));
             }

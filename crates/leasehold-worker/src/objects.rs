@@ -149,7 +149,7 @@ impl TaskSource for ObjectSource {
             for lease in self.leases {
                 lease.await;
             }
-            self.objects.inbox.as_ref().map_or(Ok(()), |inbox| inbox.check())
+            self.objects.inbox_lost().now_or_never().map_or(Ok(()), Err)
         })
     }
 }

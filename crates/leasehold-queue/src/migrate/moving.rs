@@ -236,7 +236,7 @@ impl Migration<'_> {
     async fn covering(&self, len: ShardLen) -> Result<Covering> {
         let mut covering = Covering::new();
         for index in [Index::Ready, Index::Lease] {
-            let mut keys = std::pin::pin!(self.queue.keys(index.root().into()));
+            let mut keys = std::pin::pin!(self.queue.keys(index.root()));
             while let Some(key) = keys.try_next().await? {
                 if let Some(entry) = Entry::parse(&key).filter(|entry| entry.has_shard_len(len)) {
                     covering.entry(entry.id).or_default().push(entry);

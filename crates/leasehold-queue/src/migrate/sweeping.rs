@@ -36,7 +36,7 @@ impl Migration<'_> {
     }
 
     async fn remove_entries(&self, route: &MoveRoute, index: Index) -> Result<()> {
-        let keys = self.queue.keys(index.root().into());
+        let keys = self.queue.keys(index.root());
         let left = keys.try_filter(|key| futures::future::ready(is_entry_of(key, route.from)));
         let removals = left.map_ok(|key| async move {
             self.queue.ensure_allowed(route.intent()).await?;

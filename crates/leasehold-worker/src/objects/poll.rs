@@ -20,6 +20,7 @@ use leasehold_store::health::REPORT_AFTER;
 use leasehold_store::host::Instant;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -351,7 +352,7 @@ impl Poller {
     /// Records if nothing waits here.
     pub(super) fn update_ready_empty(&self) {
         let is_empty = self.entries.is_ready_empty() && !self.schedule.is_shard_scan_partial();
-        self.objects.assignment.set_ready_empty(is_empty);
+        self.objects.assignment.is_ready_empty.store(is_empty, SeqCst);
     }
 
     /// Records the outcome of an attempt to claim a task; a claim goes to the engine.

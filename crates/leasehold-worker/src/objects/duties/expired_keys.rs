@@ -2,9 +2,9 @@
 
 use futures::TryStreamExt;
 use futures::future::BoxFuture;
-use leasehold_core::{Error, Kind, Result, keys};
+use leasehold_core::{Kind, Result, keys};
 use leasehold_queue::source::Duty;
-use leasehold_store::{List, Purpose};
+use leasehold_store::Purpose;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,21 +35,15 @@ impl ExpiredKeys {
 
     async fn remove(&self) -> Result<()> {
         let queue = &self.objects.queue;
-        let mut next = Some(List::all(keys::UNIQUE));
-        while let Some(list) = next {
-            let page = queue.client().list(Purpose::Sweep, &list).await?;
-            let keys = futures::stream::iter(page.entries.into_iter().map(Ok));
-            let removals = keys.try_for_each_concurrent(AT_ONCE, |entry| async move {
-                match queue.remove_expired_key(&entry.key).await {
-                    Err(error) if error.kind() == Kind::Corrupt => self.objects.report(&error.to_string()),
-                    removed => drop(removed?),
-                }
-                Ok::<_, Error>(())
-            });
-            removals.await?;
-            next = page.next.map(|cursor| list.at(cursor));
-        }
-        Ok(())
+        let records = queue.objects_under(Purpose::Sweep, keys::UNIQUE);
+        let removals = records.try_for_each_concurrent(AT_ONCE, |record| async move {
+            match queue.remove_expired_key(&record.key).await {
+                Err(error) if error.kind() == Kind::Corrupt => self.objects.report(&error.to_string()),
+                removed => drop(removed?),
+            }
+            Ok(())
+        });
+        removals.await
     }
 }
 

@@ -4,10 +4,9 @@
 //! If the holder dies, another worker takes over after the ttl. Requests: 1 put each time for the holder, 1 get per
 //! ttl for each other worker.
 
-use leasehold_core::{HexName, Holder, Result, StoreTime};
+use leasehold_core::{Result, StoreTime};
 use leasehold_queue::ObjectQueue;
 use leasehold_queue::lease::{HeldLease, LEASE_TTL_MAX, Leases, Renewed, Taken};
-use leasehold_store::HostExt;
 use serde_json::Map;
 use std::time::Duration;
 
@@ -27,9 +26,8 @@ impl DutyLease {
     /// Creates the lease on the duty at `key`, with this ttl.
     pub(super) fn new(objects: &Objects, key: &'static str, ttl: Duration) -> Self {
         let queue = objects.queue.clone();
-        let instance = HexName::from_random(queue.client().host().random_bits());
-        let holder = Holder { worker_id: objects.worker.id.clone(), instance, ttl: ttl.min(LEASE_TTL_MAX) };
-        let leases = Leases::new(queue.client().clone(), holder).expect("no interval of a duty is zero");
+        let leases = Leases::of_process(queue.client(), &objects.worker.id, ttl.min(LEASE_TTL_MAX));
+        let leases = leases.expect("no interval of a duty is zero");
         Self { queue, leases, key, held: None, others_until: None }
     }
 

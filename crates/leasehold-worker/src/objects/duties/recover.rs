@@ -8,6 +8,7 @@ use leasehold_store::Purpose;
 use leasehold_store::host::Instant;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::lease::DutyLease;
@@ -60,7 +61,7 @@ impl Recover {
         let Some((at, was_quiet)) = self.listed else { return Some(WakeReason::Active) };
         // A claim in a shard that this worker leases has no lease entry: existing ones are from other workers.
         let is_leased = objects.options.leasing.is_some();
-        if !was_quiet || !is_leased && (is_active || !objects.assignment.is_ready_empty()) {
+        if !was_quiet || !is_leased && (is_active || !objects.assignment.is_ready_empty.load(SeqCst)) {
             return Some(WakeReason::Active);
         }
         let is_old = objects.host().instant().since(at) >= objects.options.sweep_every;
@@ -81,7 +82,7 @@ impl Recover {
             return Ok(());
         }
         let objects = self.objects.clone();
-        let (at, is_ready_empty) = (objects.host().instant(), objects.assignment.is_ready_empty());
+        let (at, is_ready_empty) = (objects.host().instant(), objects.assignment.is_ready_empty.load(SeqCst));
         self.listed = None;
         let key_ranges = objects.assignment.key_ranges(Index::Lease, objects.queue.now()?, None);
         let page = objects.queue.discover(Purpose::Sweep, key_ranges).await?;

@@ -4,8 +4,8 @@ use futures::TryStreamExt;
 use futures::future::BoxFuture;
 use leasehold_core::{Result, keys};
 use leasehold_queue::source::Duty;
+use leasehold_store::Purpose;
 use leasehold_store::host::Instant;
-use leasehold_store::{List, Purpose};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,18 +50,10 @@ impl Rescue {
 
     /// Removes worker ids that were not used for long.
     async fn remove_old_ids(&self) -> Result<()> {
-        let queue = &self.objects.queue;
-        let mut next = Some(List::all(keys::WORKERS));
-        while let Some(list) = next {
-            let page = queue.client().list(Purpose::Sweep, &list).await?;
-            let ids = futures::stream::iter(page.entries.into_iter().map(Ok));
-            let removals = ids.try_for_each_concurrent(OLD_IDS_AT_ONCE, |id| async move {
-                queue.retire_worker_id(self.lease.leases(), &id).await
-            });
-            removals.await?;
-            next = page.next.map(|cursor| list.at(cursor));
-        }
-        Ok(())
+        let (queue, leases) = (&self.objects.queue, self.lease.leases());
+        let ids = queue.objects_under(Purpose::Sweep, keys::WORKERS);
+        let retire = |id| async move { queue.retire_worker_id(leases, &id).await };
+        ids.try_for_each_concurrent(OLD_IDS_AT_ONCE, retire).await
     }
 }
 
