@@ -4,7 +4,7 @@
 //! ids are kept for a week.
 
 use futures::{Stream, StreamExt, TryStreamExt, stream};
-use leasehold_core::{Entry, IndexLocation, Kind, Lease, Result, ShardRange, WorkerId, keys};
+use leasehold_core::{Entry, IndexLocation, Kind, Lease, Now, Result, ShardRange, WorkerId, keys};
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::connect::ObjectQueue;
@@ -46,6 +46,18 @@ pub struct LeaseInfo {
 }
 
 impl LeaseInfo {
+    /// A corrupt lease.
+    pub(crate) const CORRUPT: Self = Self { state: LeaseState::Corrupt, lease: None };
+
+    pub(crate) fn of(lease: Lease, now: Now) -> Self {
+        let state = match () {
+            () if lease.is_released() => LeaseState::Free,
+            () if lease.is_free(now) => LeaseState::Expired,
+            () => LeaseState::Held,
+        };
+        Self { state, lease: Some(lease) }
+    }
+
     /// Its holder, also after it has expired.
     #[must_use]
     pub fn holder(&self) -> Option<&WorkerId> {
@@ -117,20 +129,10 @@ impl ObjectQueue {
 
     async fn read_lease_info(&self, key: &str) -> Result<Option<LeaseInfo>> {
         let lease = match crate::read_lease(&self.client, key).await {
-            Ok(lease) => lease,
-            Err(error) if error.kind() == Kind::Corrupt => {
-                return Ok(Some(LeaseInfo { state: LeaseState::Corrupt, lease: None }));
-            }
-            Err(error) => return Err(error),
+            Err(error) if error.kind() == Kind::Corrupt => return Ok(Some(LeaseInfo::CORRUPT)),
+            lease => lease?,
         };
         let now = self.now()?;
-        Ok(lease.map(|lease| {
-            let state = match () {
-                () if lease.is_released() => LeaseState::Free,
-                () if lease.is_free(now) => LeaseState::Expired,
-                () => LeaseState::Held,
-            };
-            LeaseInfo { state, lease: Some(lease) }
-        }))
+        Ok(lease.map(|lease| LeaseInfo::of(lease, now)))
     }
 }

@@ -72,7 +72,7 @@ pub use front::{Queue, QueueLayout, Submit, Submitted};
 pub use holders::{IdPurpose, LeaseInfo, LeaseState};
 pub use inbox::{DirectDispatch, Rescued, Selection};
 pub use inspect::{Filter, ListedTask, Stats};
-pub use lease::{HeldLease, Leases, Renewed, Taken, break_corrupt_lease, break_lease, read_lease};
+pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, read_lease};
 pub use migrate::{MigrateOptions, Migrated, MigrationPlan, Progress};
 pub use peer_leases::PeerLeaseCache;
 pub use place::Place;

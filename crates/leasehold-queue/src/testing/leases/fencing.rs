@@ -3,7 +3,7 @@
 use futures::FutureExt;
 
 use super::expiry::until_expired;
-use super::{Check, Checked, LeaseSuite, Process, same};
+use super::{Check, Checked, LeaseSuite, Process, same, subject};
 use crate::lease::{HeldLease, break_lease};
 
 pub(super) const CHECKS: &[Check] = &[
@@ -85,8 +85,8 @@ async fn broken(suite: &LeaseSuite) -> Checked {
 
 /// Breaks the lease at a key, and returns its epoch.
 async fn breaks(process: &Process, key: &str) -> Result<Option<u64>, String> {
-    let broken = break_lease(&process.client, key).await.map_err(super::failed)?;
-    Ok(broken.map(|lease| lease.epoch))
+    let broken = break_lease(&process.client, key, &subject()).await.map_err(super::failed)?;
+    Ok(broken.and_then(|found| found.lease).map(|lease| lease.epoch))
 }
 
 /// A field added by a newer program survives renewal, release, break and take-over.

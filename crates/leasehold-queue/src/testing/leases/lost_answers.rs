@@ -2,7 +2,7 @@
 
 use futures::FutureExt;
 
-use super::{Check, Checked, LeaseSuite, Process, failed, same};
+use super::{Check, Checked, LeaseSuite, Process, failed, same, subject};
 use crate::lease::HeldLease;
 use crate::testing::PutFault;
 
@@ -138,7 +138,7 @@ async fn lost_break(suite: &LeaseSuite) -> Checked {
     let key = suite.key("lost-break");
     let mut held = first.hold(&key).await?;
     second.store.next(PutFault::Late);
-    in_doubt(crate::lease::break_lease(&second.client, &key).await)?;
+    in_doubt(crate::lease::break_lease(&second.client, &key, &subject()).await)?;
     first.keeps(&mut held).await?;
     second.store.apply_late().await.map_err(|failure| failed(failure.error))?;
     still_holds(&first, &mut held, 1, &second).await
