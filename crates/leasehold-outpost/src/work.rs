@@ -23,8 +23,8 @@ use leasehold_core::scan::Polling;
 use leasehold_core::{HexName, Kind, Result, State, TaskId};
 use leasehold_queue::Settlement;
 use leasehold_queue::source::{
-    ClaimStatus, ClaimedTask, DrainWait, OpenSource, Slot, SlotChanges, SourceStatus, TaskInSlot, TaskSource,
-    WorkerInfo, next_or,
+    Changes, ClaimStatus, ClaimedTask, DrainWait, OpenSource, Slot, SlotState, SourceStatus, TaskInSlot,
+    TaskSource, WorkerInfo, next_or,
 };
 use leasehold_store::host::{Instant, lock};
 use leasehold_store::{Host, HostExt};
@@ -85,7 +85,7 @@ struct SpoolSource {
     claims: FuturesUnordered<BoxFuture<'static, Option<TaskInSlot>>>,
     /// Tasks that were claimed, and have not ended.
     running: HashSet<TaskId>,
-    slot_changes: SlotChanges,
+    slot_changes: Changes<SlotState>,
     polling: Polling,
     /// Current pause between two polls.
     pause: Duration,

@@ -25,6 +25,7 @@ use crate::inbox::{DirectDispatch, Inboxes};
 use crate::inspect::EntryChecks;
 use crate::layout::{Layout, Migrating, PreviousLayout};
 use crate::place::Place;
+use crate::source::Changes;
 
 /// Newest format of the layout that this program supports.
 pub(crate) const FORMAT: u32 = 1;
@@ -127,26 +128,6 @@ impl Default for QueueConfig {
     }
 }
 
-/// Receiver of notifications about tasks that become pending in this process.
-#[derive(Debug)]
-pub struct PendingSignal {
-    pending: watch::Receiver<u64>,
-}
-
-impl PendingSignal {
-    /// Waits until a task has become pending since the last time this returned.
-    ///
-    /// # Cancel safety
-    ///
-    /// No notification is lost when the future is dropped.
-    pub async fn notified(&mut self) {
-        if self.pending.changed().await.is_err() {
-            // The queue was dropped, and with it every sender.
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
 impl ObjectQueue {
     /// Opens a queue of objects, or creates it; see [`Queue::connect`](crate::Queue::connect).
     pub async fn connect(place: impl Into<Place>) -> Result<Self> {
@@ -243,8 +224,8 @@ impl ObjectQueue {
 
     /// Subscribes to tasks that become pending in this process from now on. Nothing is missed between two waits.
     #[must_use]
-    pub fn subscribe(&self) -> PendingSignal {
-        PendingSignal { pending: self.pending_signal.subscribe() }
+    pub fn subscribe(&self) -> Changes<u64> {
+        Changes(self.pending_signal.subscribe())
     }
 
     pub(crate) fn step_context(&self) -> Result<StepContext> {

@@ -66,7 +66,7 @@ pub mod update;
 
 pub use bell::{Bell, BellChange};
 pub use claim::{ClaimOutcome, Claimed, Unclaimed};
-pub use connect::{ObjectQueue, PendingSignal, QueueConfig, QueueMeta};
+pub use connect::{ObjectQueue, QueueConfig, QueueMeta};
 pub use discover::IndexHit;
 pub use front::{Queue, QueueLayout, Submit, Submitted};
 pub use holders::{IdPurpose, LeaseInfo, LeaseState};

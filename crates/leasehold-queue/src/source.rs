@@ -187,8 +187,9 @@ pub struct Slots {
     state: watch::Sender<SlotState>,
 }
 
+/// State of the slots of a worker.
 #[derive(Debug, Default)]
-struct SlotState {
+pub struct SlotState {
     /// Tasks that are being claimed, or run.
     tasks: BTreeSet<TaskId>,
     is_closed: bool,
@@ -259,28 +260,26 @@ impl Slots {
         let _ = state.wait_for(|state| state.is_closed).await;
     }
 
-    /// Subscribes to changes from now on.
+    /// Subscribes to slots that become free, and to their closing.
     #[must_use]
-    pub fn changes(&self) -> SlotChanges {
-        SlotChanges { state: self.state.subscribe() }
+    pub fn changes(&self) -> Changes<SlotState> {
+        Changes(self.state.subscribe())
     }
 }
 
-/// Subscription to changes of slots.
+/// Subscription to changes of a value: the slots of a worker, or the tasks that become pending in this process.
 #[derive(Debug)]
-pub struct SlotChanges {
-    state: watch::Receiver<SlotState>,
-}
+pub struct Changes<T>(pub(crate) watch::Receiver<T>);
 
-impl SlotChanges {
-    /// Waits until a slot has become free, or the slots were closed, since this last returned.
+impl<T> Changes<T> {
+    /// Waits until the value has changed since this last returned.
     ///
     /// # Cancel safety
     ///
     /// No change is lost when the future is dropped.
     pub async fn changed(&mut self) {
-        if self.state.changed().await.is_err() {
-            // All slots are gone, and with them the worker.
+        if self.0.changed().await.is_err() {
+            // The value was dropped: it never changes again.
             std::future::pending::<()>().await;
         }
     }

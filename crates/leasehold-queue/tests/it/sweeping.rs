@@ -225,7 +225,7 @@ async fn workers_of_this_process_are_notified_of_a_requeued_task_once_it_can_be_
     let (hand_over, handed) = std::sync::mpsc::channel();
     stage.interrupt(|_, asked| asked.verb == Verb::Put && asked.key.starts_with("ready/"), async move {
         let mut signal = listener.subscribe();
-        let mut notified = Box::pin(async move { signal.notified().await });
+        let mut notified = Box::pin(async move { signal.changed().await });
         assert!(futures::poll!(&mut notified).is_pending());
         hand_over.send(notified).unwrap();
     });
@@ -238,7 +238,7 @@ async fn workers_of_this_process_are_notified_of_a_requeued_task_once_it_can_be_
 async fn notifications_are_not_missed_between_scanning_and_waiting() {
     let world = World::new().await;
     let mut signal = world.queue.subscribe();
-    let notified = signal.notified();
+    let notified = signal.changed();
     world.submit().await;
     assert!(futures::FutureExt::now_or_never(notified).is_some());
 }

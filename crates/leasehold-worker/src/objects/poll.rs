@@ -14,8 +14,8 @@ use leasehold_core::scan::{
     Served, Unclaimed,
 };
 use leasehold_core::{Error, Kind, Now, Result, TaskId};
-use leasehold_queue::source::{DrainWait, Slot, SlotChanges, TaskInSlot, next_or};
-use leasehold_queue::{Bell, ClaimOutcome, PendingSignal};
+use leasehold_queue::source::{Changes, DrainWait, Slot, SlotState, TaskInSlot, next_or};
+use leasehold_queue::{Bell, ClaimOutcome};
 use leasehold_store::health::REPORT_AFTER;
 use leasehold_store::host::Instant;
 use std::future::Future;
@@ -42,9 +42,9 @@ pub(super) struct Poller {
     engine: mpsc::UnboundedSender<Result<TaskInSlot>>,
     /// Claims in flight.
     claims: FuturesUnordered<BoxFuture<'static, Attempt>>,
-    slot_changes: SlotChanges,
+    slot_changes: Changes<SlotState>,
     /// Signal of tasks that become pending in this process.
-    pending_signal: PendingSignal,
+    pending_signal: Changes<u64>,
     pub(super) bell: Bell,
     pub(super) inbox_bell: Bell,
     pub(super) entries: FoundEntries,
@@ -340,7 +340,7 @@ impl Poller {
         // Never so long that this loop seems to hang.
         let pause = self.objects.heartbeat().map_or(pause, |most| most.min(pause));
         let rested = select(self.objects.host().sleep(pause), Box::pin(self.slot_changes.changed()));
-        let is_signalled = select(rested, Box::pin(self.pending_signal.notified()))
+        let is_signalled = select(rested, Box::pin(self.pending_signal.changed()))
             .map(|waited| matches!(waited, Either::Right(_)));
         match next_or(&mut self.claims, is_signalled).await {
             Either::Left(attempt) => self.record_outcome(attempt),

@@ -7,8 +7,8 @@ use leasehold_core::{
 };
 use leasehold_queue::Settlement;
 use leasehold_queue::source::{
-    ClaimStatus, ClaimedTask, DrainWait, OpenSource, SlotChanges, SourceStatus, TaskInSlot, TaskSource,
-    WorkerInfo,
+    Changes, ClaimStatus, ClaimedTask, DrainWait, OpenSource, SlotState, SourceStatus, TaskInSlot,
+    TaskSource, WorkerInfo,
 };
 use leasehold_store::{Host, HostExt, SystemHost};
 use leasehold_worker::{Worker, WorkerOptions};
@@ -30,7 +30,7 @@ pub(crate) struct MemoryQueue {
 struct MemorySource {
     queue: MemoryQueue,
     worker: WorkerInfo,
-    changes: SlotChanges,
+    changes: Changes<SlotState>,
     status: Arc<MemoryStatus>,
 }
 
