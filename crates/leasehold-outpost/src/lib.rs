@@ -25,7 +25,6 @@ pub use config::{OutpostConfig, SpoolDurability};
 pub use disk::FileHook;
 pub use queue_type::QueueType;
 pub use spool::{
-    Checkout, HeldTask, LeaseStatus, LocalTask, LocatedTask, Mirrored, NodeLocation, OutboxSignal, Recovered,
-    Spool, SpoolCounts,
+    Checkout, HeldTask, LeaseStatus, LocalTask, Mirrored, OutboxSignal, Recovered, Spool, SpoolCounts,
 };
 pub use supervisor::{Connect, Supervisor, SupervisorOptions, Synced};

@@ -67,7 +67,6 @@ use crate::disk::{self, Disk, Durable, FileHook};
 pub use copies::Mirrored;
 pub use recover::Recovered;
 pub use status::{OutboxSignal, SpoolCounts};
-pub use submit::{LocatedTask, NodeLocation};
 pub(crate) use subscriptions::SUBSCRIPTION_RENEWAL;
 pub use subscriptions::Subscriptions;
 

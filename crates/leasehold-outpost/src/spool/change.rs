@@ -153,7 +153,7 @@ impl TaskFolder<'_> {
         let durable = self.spool.lease_durability();
         if let LeaseChange::Take(lease) = lease {
             let is_ours = self.spool.disk.create(&path, &json(lease), durable)?
-                || self.holder()? == Some(lease.lease_id.clone());
+                || self.spool.lease_of(&self.id)?.is_some_and(|held| held.lease_id == lease.lease_id);
             if !is_ours {
                 return Ok(ChangeOutcome::Superseded);
             }
@@ -197,12 +197,6 @@ impl TaskFolder<'_> {
         let body = disk::read(&self.spool.path(&SpoolFile::Task(self.id)))?.unwrap_or_default();
         let noted = NotedRecord::read(&self.id, &body).ok();
         Ok(noted.and_then(|noted| noted.note.checkout).map(|checkout| checkout.lease_id))
-    }
-
-    fn holder(&self) -> Result<Option<LeaseId>> {
-        let body = disk::read(&self.spool.path(&SpoolFile::Lease(self.id)))?;
-        let lease = body.and_then(|body| serde_json::from_slice::<DiskLease>(&body).ok());
-        Ok(lease.map(|lease| lease.lease_id))
     }
 }
 

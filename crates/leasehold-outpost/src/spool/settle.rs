@@ -27,14 +27,13 @@ impl Spool {
     /// Returns the task if its completion took effect earlier: a completion that failed half-way, as on a full disk, is
     /// finished by the next process that locks the task.
     fn already_completed(&self, held: &HeldTask, settlement: &Settlement) -> Result<Task> {
-        let there = self.get(&held.task.id)?.map(|there| there.task);
         let is_it = |task: &Task| match settlement {
             Settlement::Complete { output, .. } => {
                 task.lease_id.as_ref() == Some(&held.lease.lease_id) && task.output() == Some(output)
             }
             _ => false,
         };
-        there.filter(is_it).ok_or_else(|| lost(&held.task.id))
+        self.get(&held.task.id)?.filter(is_it).ok_or_else(|| lost(&held.task.id))
     }
 }
 

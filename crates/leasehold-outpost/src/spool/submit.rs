@@ -22,28 +22,6 @@ const ATTEMPTS: u32 = 5;
 /// Default delay between attempts: ten seconds, doubled each time, at most ten minutes.
 const RETRY: RetryPolicy = RetryPolicy { initial_secs: 10.0, factor: 2.0, max_secs: 600.0, jitter: 0.0 };
 
-/// Location of a task on this node.
-#[derive(Debug, Clone, PartialEq)]
-pub enum NodeLocation {
-    /// Pending and free.
-    Pending,
-    /// Held by a worker of this node.
-    Leased(DiskLease),
-    /// Completed.
-    Completed,
-    /// Failed, cancelled, expired, or corrupt.
-    Failed,
-}
-
-/// A task and its location.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LocatedTask {
-    /// The task.
-    pub task: Task,
-    /// Its location.
-    pub location: NodeLocation,
-}
-
 impl Spool {
     /// Submits a task here; the supervisor sends it to the bucket later. With an idempotency key the id is derived from the
     /// key, so that the same key gives the same task on every node.
@@ -78,25 +56,24 @@ impl Spool {
     }
 
     pub(super) fn task(&self, id: &TaskId) -> Result<Task> {
-        Ok(self.get(id)?.ok_or_else(|| unknown_task(id))?.task)
+        self.get(id)?.ok_or_else(|| unknown_task(id))
     }
 
-    /// Reads a task and its location; `None` if it is not on this node.
-    pub fn get(&self, id: &TaskId) -> Result<Option<LocatedTask>> {
+    /// Reads a task; `None` if it is not on this node. One that a worker here holds is pending, with a [lease](Self::lease_of).
+    pub fn get(&self, id: &TaskId) -> Result<Option<Task>> {
         // `pending/` again at the end: the task may have been requeued between the reads.
-        for file in
-            [SpoolFile::Task(*id), SpoolFile::Completed(*id), SpoolFile::Failed(*id), SpoolFile::Task(*id)]
-        {
-            let Some(body) = disk::read(&self.path(&file))? else { continue };
-            let task = NotedRecord::read(id, &body)?.task;
-            let location = match file {
-                SpoolFile::Completed(_) => NodeLocation::Completed,
-                SpoolFile::Failed(_) => NodeLocation::Failed,
-                _ => self.lease_of(id)?.map_or(NodeLocation::Pending, NodeLocation::Leased),
-            };
-            return Ok(Some(LocatedTask { task, location }));
+        for file in [SpoolFile::Task, SpoolFile::Completed, SpoolFile::Failed, SpoolFile::Task] {
+            if let Some(body) = disk::read(&self.path(&file(*id)))? {
+                return NotedRecord::read(id, &body).map(|noted| Some(noted.task));
+            }
         }
         Ok(None)
+    }
+
+    /// Reads the lease of the worker of this node that holds a task.
+    pub fn lease_of(&self, id: &TaskId) -> Result<Option<DiskLease>> {
+        let body = disk::read(&self.path(&SpoolFile::Lease(*id)))?;
+        Ok(body.and_then(|body| serde_json::from_slice(&body).ok()))
     }
 
     /// Cancels a task: at once if it is free; otherwise its holder stops at the next heartbeat.
@@ -154,11 +131,6 @@ impl Spool {
         folder.execute(SpoolChange { op, then: FileChange::Begin }, false)
     }
 
-    pub(super) fn lease_of(&self, id: &TaskId) -> Result<Option<DiskLease>> {
-        let body = disk::read(&self.path(&SpoolFile::Lease(*id)))?;
-        Ok(body.and_then(|body| serde_json::from_slice(&body).ok()))
-    }
-
     pub(super) fn lock_failed(&self) -> Result<std::fs::File> {
         disk::lock(&self.root.join("failed"))?.ok_or_else(|| internal("failed/ of the spool is missing"))
     }
@@ -172,7 +144,7 @@ impl Spool {
 
     /// Status of the task with this id; fails if it has another type or input.
     fn check_same_input(&self, wanted: &Task) -> Result<Option<Status>> {
-        let there = self.get(&wanted.id)?.map(|there| there.task);
+        let there = self.get(&wanted.id)?;
         let is_other = |task: &Task| (&task.task_type, &task.input) != (&wanted.task_type, &wanted.input);
         if there.as_ref().is_some_and(is_other) {
             let key = wanted.idempotency_key.as_deref().unwrap_or_default();

@@ -9,7 +9,7 @@
 use leasehold_core::outpost::Campaign;
 use leasehold_core::settlement::Settlement;
 use leasehold_core::{Error, HexName, Name, NewTask, Result, State, Task, TaskId};
-use leasehold_outpost::{FileHook, HeldTask, NodeLocation, Spool};
+use leasehold_outpost::{FileHook, HeldTask, Spool};
 use leasehold_store::{Host, HostExt, SystemHost};
 use serde_json::json;
 use std::fs::File;
@@ -127,12 +127,9 @@ fn known(spool: &Spool) -> Result<Task> {
 
 /// Returns the task and its lease, to act as its holder.
 fn held(spool: &Spool, id: &TaskId) -> Result<HeldTask> {
-    match spool.get(id)? {
-        Some(there) => match there.location {
-            NodeLocation::Leased(lease) => Ok(HeldTask { task: there.task, lease }),
-            place => Err(Error::invalid(format!("it is {place:?}"))),
-        },
-        None => Err(Error::invalid("it is not there")),
+    match (spool.get(id)?, spool.lease_of(id)?) {
+        (Some(task), Some(lease)) => Ok(HeldTask { task, lease }),
+        found => Err(Error::invalid(format!("it is not held: {found:?}"))),
     }
 }
 

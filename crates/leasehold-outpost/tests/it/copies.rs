@@ -220,7 +220,7 @@ fn the_note_of_the_node_is_not_sent_to_the_bucket() {
     let id = test.spool.submit(order()).unwrap();
     let held = claim(&test.spool, &id, "w").unwrap();
     let copy = test.spool.local_tasks().unwrap().remove(0);
-    let there = test.spool.get(&id).unwrap().unwrap().task;
+    let there = test.spool.get(&id).unwrap().unwrap();
     let done = complete(&test.spool, &held).unwrap();
     for task in [held.task, copy.task, there, done] {
         assert!(task.unknown.is_empty(), "{:?}", task.unknown);
@@ -241,7 +241,7 @@ fn the_buckets_record_of_an_ended_task_replaces_the_nodes() {
     theirs.state = State::Failed { finished_at: at(BUCKET_MS) };
     test.spool.replace_final(&theirs).unwrap();
     assert_eq!(places(&test.spool, &task.id), ["failed"]);
-    assert_eq!(test.spool.get(&task.id).unwrap().unwrap().task, theirs);
+    assert_eq!(test.spool.get(&task.id).unwrap().unwrap(), theirs);
     let claim = &held.lease.lease_id.as_str()[..8];
     let kept = test.spool.root().join(format!("conflicts/{}.{}-{claim}.json", task.id, op.name()));
     assert_eq!(crate::support::json_of(&kept)["why"], "failed_by_others");

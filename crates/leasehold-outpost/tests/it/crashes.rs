@@ -1,8 +1,8 @@
 //! Processes that are killed before each of their system calls.
 
 use leasehold_core::outpost::SpoolFile;
-use leasehold_core::{TaskId, record};
-use leasehold_outpost::{HeldTask, NodeLocation, Spool};
+use leasehold_core::{Status, TaskId, record};
+use leasehold_outpost::{HeldTask, Spool};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -110,14 +110,14 @@ fn run(data: &Path, word: &str, id: &TaskId, step: u32) -> bool {
 fn assert_can_complete(spool: &Spool, id: &TaskId, case: &str) {
     assert!(!spool.root().join(format!("pending/{id}/change.json")).exists(), "{case}");
     let there = spool.get(id).unwrap().unwrap();
-    match there.location {
-        NodeLocation::Completed => assert!(spool.requeue(id).is_err(), "{case}"),
-        NodeLocation::Failed => {
+    match (there.status(), spool.lease_of(id).unwrap()) {
+        (Status::Completed, _) => assert!(spool.requeue(id).is_err(), "{case}"),
+        (status, _) if status.is_final() => {
             spool.requeue(id).unwrap();
             let held = claim(spool, id, "next").unwrap();
             complete(spool, &held).unwrap();
         }
-        NodeLocation::Leased(lease) => {
+        (_, Some(lease)) => {
             assert!(claim(spool, id, "next").is_none() || lease.boot_id == "before", "{case}");
             make_stale(spool, id);
             let before = lease.epoch;
@@ -128,12 +128,12 @@ fn assert_can_complete(spool: &Spool, id: &TaskId, case: &str) {
                 assert!(complete(spool, &old).is_err(), "{case}");
             }
         }
-        NodeLocation::Pending => {
+        (_, None) => {
             // After a failed attempt it is due in ten seconds.
             if let Some(held) = claim(spool, id, "next") {
                 complete(spool, &held).unwrap();
             } else {
-                assert_eq!(there.task.error.as_deref(), Some("it broke"), "{case}");
+                assert_eq!(there.error.as_deref(), Some("it broke"), "{case}");
             }
         }
     }
@@ -251,10 +251,8 @@ fn a_cancel_of_a_leased_task_happens_or_not() {
         op: Some("cancel"),
         prepare: claimed,
         has_happened: |spool, id| {
-            let NodeLocation::Leased(lease) = spool.get(id).unwrap().unwrap().location else {
-                panic!("it has no lease")
-            };
-            let task = spool.get(id).unwrap().unwrap().task;
+            let lease = spool.lease_of(id).unwrap().expect("it is held");
+            let task = spool.get(id).unwrap().unwrap();
             spool.lease_status(&HeldTask { task, lease }).unwrap().cancelled
         },
     });

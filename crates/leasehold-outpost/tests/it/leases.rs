@@ -148,7 +148,7 @@ fn a_last_attempt_whose_lease_expires_fails_with_the_reason() {
     }
     assert!(claim(&test.spool, &id, "w").is_none());
     assert!(lease(&test.spool, &id).is_none());
-    let task = test.spool.get(&id).unwrap().unwrap().task;
+    let task = test.spool.get(&id).unwrap().unwrap();
     assert_eq!(task.error.as_deref(), Some("claim of worker w expired"));
     assert_eq!(ops(&test.spool).last().unwrap().kind.name(), "fail");
 }

@@ -92,7 +92,7 @@ fn a_completion_that_failed_half_way_is_not_lost() {
         has_failed += 1;
         let task = test.spool.settle(&held, Settlement::complete(json!("done"))).unwrap();
         assert_eq!(task.status(), Status::Completed, "step {step}");
-        assert_eq!(test.spool.get(&held.task.id).unwrap().unwrap().task.output(), Some(&json!("done")));
+        assert_eq!(test.spool.get(&held.task.id).unwrap().unwrap().output(), Some(&json!("done")));
         let ops = test.spool.outbox().unwrap();
         assert_eq!(ops.iter().filter(|(_, op)| op.kind.name() == "complete").count(), 1);
     }

@@ -3,7 +3,6 @@
 use leasehold_core::outpost::Consistency::{self, Relaxed, Strict};
 use leasehold_core::settlement::Settlement;
 use leasehold_core::{Event, HexName, Kind, Name, Status, Task, TaskId};
-use leasehold_outpost::NodeLocation;
 use leasehold_queue::{TaskSnapshot, Transition};
 use leasehold_store::Purpose;
 use serde_json::{Value, json};
@@ -394,7 +393,7 @@ async fn a_cancel_from_another_client_reaches_the_worker_that_runs_the_task() {
     node.spool.settle(&held, Settlement::Stop).unwrap();
     node.sync().await;
     assert_eq!(cluster.get(&id).await.status(), Status::Cancelled);
-    assert!(matches!(node.spool.get(&id).unwrap().unwrap().location, NodeLocation::Failed));
+    assert_eq!(node.spool.get(&id).unwrap().unwrap().status(), Status::Cancelled);
 }
 
 #[tokio::test]
@@ -405,7 +404,7 @@ async fn a_task_that_was_submitted_before_the_first_connection_gets_the_buckets_
     let delayed =
         leasehold_core::NewTask { start: leasehold_core::new_task::Start::After(minutes(90)), ..order() };
     let (now, later) = (node.spool.submit(order()).unwrap(), node.spool.submit(delayed).unwrap());
-    let created_at = node.spool.get(&now).unwrap().unwrap().task.created_at;
+    let created_at = node.spool.get(&now).unwrap().unwrap().created_at;
     assert!(cluster.queue.now().unwrap().earliest.since(created_at) > minutes(600), "in a time of its own");
     node.reconnect();
     node.sync().await;
