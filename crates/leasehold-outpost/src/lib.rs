@@ -24,7 +24,5 @@ pub use clock::NodeClock;
 pub use config::{OutpostConfig, SpoolDurability};
 pub use disk::FileHook;
 pub use queue_type::QueueType;
-pub use spool::{
-    Checkout, HeldTask, LeaseStatus, LocalTask, Mirrored, OutboxSignal, Recovered, Spool, SpoolCounts,
-};
+pub use spool::{Checkout, HeldTask, LeaseStatus, LocalTask, Mirrored, Recovered, Spool, SpoolCounts};
 pub use supervisor::{Connect, Supervisor, SupervisorOptions, Synced};

@@ -66,9 +66,8 @@ use crate::disk::{self, Disk, Durable, FileHook};
 
 pub use copies::Mirrored;
 pub use recover::Recovered;
-pub use status::{OutboxSignal, SpoolCounts};
+pub use status::SpoolCounts;
 pub(crate) use subscriptions::SUBSCRIPTION_RENEWAL;
-pub use subscriptions::Subscriptions;
 
 /// Queue of one node. Clones are the same queue.
 #[derive(Debug, Clone)]

@@ -15,7 +15,7 @@
 
 use futures::future::{BoxFuture, Either, select};
 use leasehold_core::limits::DISK_LEASE_STALE;
-use leasehold_core::outpost::{Consistency, Op, SyncRefusal};
+use leasehold_core::outpost::{Consistency, Op, OpKind, SyncRefusal};
 use leasehold_core::{Kind, Result, TaskId};
 use leasehold_queue::{ObjectQueue, TaskSnapshot};
 use leasehold_store::host::{Instant, lock};
@@ -259,14 +259,17 @@ impl Supervisor {
                 continue;
             }
             let deferred = self.link.as_ref().map(|link| lock(&link.deferred).clone()).unwrap_or_default();
-            match self.spool.on_disk(move |spool| spool.outbox_signal(&deferred)).await {
-                Ok(Some(signal)) if signal.is_urgent => return,
-                Ok(Some(_)) => {
-                    if now.since(*unsent_since.get_or_insert(now)) >= self.options.debounce {
+            match self.spool.on_disk(Spool::outbox).await {
+                Ok(mut ops) => {
+                    ops.retain(|(seq, _)| !deferred.contains(seq));
+                    unsent_since = unsent_since.or(Some(now)).filter(|_| !ops.is_empty());
+                    // A worker waits for the confirmation of its claim.
+                    let is_urgent = ops.iter().any(|(_, op)| matches!(op.kind, OpKind::Claim { .. }));
+                    let is_due = |since| now.since(since) >= self.options.debounce;
+                    if is_urgent || unsent_since.is_some_and(is_due) {
                         return;
                     }
                 }
-                Ok(None) => unsent_since = None,
                 Err(error) => tracing::warn!(%error, "failed to read the outbox, retrying"),
             }
             if let Some(link) = &self.link

@@ -16,7 +16,6 @@ use super::folder::{LeaseFile, TaskFolder};
 use super::outbox::op;
 use super::record::NotedRecord;
 use super::{HeldTask, LeaseStatus, Spool, lost, refused};
-use crate::disk::Durable;
 
 impl Spool {
     /// Claims a task that is due and free, or whose lease is stale. `None` if another worker holds it, or if it cannot be
@@ -161,8 +160,7 @@ impl TaskFolder<'_> {
         let expired = step(&task, &Event::Expire, &self.spool.step_context(now))
             .map_err(|why| refused(&self.id, &why))?;
         let task = Task { expires_at: noted.task.expires_at, ..expired.task };
-        let record = NotedRecord { task, note: noted.note.stamped(now) }.value();
-        self.apply(SpoolChange { op: None, then: FileChange::End { record } }, Durable::Yes)
+        self.end_with(&NotedRecord { task, note: noted.note.stamped(now) }, None)
     }
 
     /// Fails a task whose last attempt was lost.

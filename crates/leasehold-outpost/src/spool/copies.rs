@@ -74,21 +74,21 @@ impl Spool {
         let cancelled = noted.note.cancelled || remote.is_cancel_requested();
         let note = Note { cancelled, ..Note::of_bucket(remote.rev, noted.note.checkout.clone()) };
         let lease = DiskLease { tentative: false, epoch: remote.epoch, attempt: remote.attempt, ..lease };
-        let noted = NotedRecord { task: as_pending(remote), ..noted };
-        folder.rewrite(noted, note, None, LeaseChange::Replace(lease)).map(|()| true)
+        let noted = NotedRecord { task: as_pending(remote), note };
+        folder.rewrite(&noted, None, LeaseChange::Replace(lease)).map(|()| true)
     }
 
     /// Revokes a lease, which its holder notices at the next heartbeat, and removes the copy unless `keeps_copy`; false if no
     /// worker here holds it.
     pub fn revoke(&self, id: &TaskId, lease_id: &LeaseId, keeps_copy: bool) -> Result<bool> {
-        let Some((folder, noted, _)) = self.with_lease(id, lease_id)? else { return Ok(false) };
+        let Some((folder, mut noted, _)) = self.with_lease(id, lease_id)? else { return Ok(false) };
         if !keeps_copy {
             self.disk.remove_directory(&folder.path)?;
             return Ok(true);
         }
         // A check-out is void, too.
-        let note = Note { checkout: None, ..noted.note.clone() };
-        folder.rewrite(noted, note, None, LeaseChange::Drop).map(|()| true)
+        noted.note.checkout = None;
+        folder.rewrite(&noted, None, LeaseChange::Drop).map(|()| true)
     }
 
     /// Replaces the record of a task that has ended here by the bucket's record.

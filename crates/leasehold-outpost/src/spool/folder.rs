@@ -86,7 +86,7 @@ impl TaskFolder<'_> {
         let context = self.spool.step_context(&now);
         let noted = corrupt_record(&self.id, body, why, &context, &now);
         tracing::warn!(task = %self.id, reason = why, "task record is corrupt, moving it to failed/");
-        self.apply(SpoolChange { op: None, then: FileChange::End { record: noted.value() } }, Durable::Yes)
+        self.end_with(&noted, None)
     }
 
     /// Reads the lease.
@@ -112,16 +112,15 @@ impl TaskFolder<'_> {
         self.spool.disk.replace(&self.path.join(CORRUPT_SINCE), &body, Durable::No)
     }
 
-    /// Replaces the note of a task that stays where it is.
-    pub(super) fn rewrite(
-        &self,
-        noted: NotedRecord,
-        note: Note,
-        op: Option<Op>,
-        lease: LeaseChange,
-    ) -> Result<()> {
-        let record = Some(NotedRecord { note, ..noted }.value());
+    /// Replaces the record of a task that stays where it is.
+    pub(super) fn rewrite(&self, noted: &NotedRecord, op: Option<Op>, lease: LeaseChange) -> Result<()> {
+        let record = Some(noted.value());
         self.apply(SpoolChange { op, then: FileChange::Stay { record, lease } }, Durable::Yes)
+    }
+
+    /// Ends a task with this record: it moves to `completed/` or `failed/`.
+    pub(super) fn end_with(&self, noted: &NotedRecord, op: Option<Op>) -> Result<()> {
+        self.apply(SpoolChange { op, then: FileChange::End { record: noted.value() } }, Durable::Yes)
     }
 
     /// Records a change and executes it.

@@ -55,14 +55,12 @@ impl TaskFolder<'_> {
         // A check-out ends with its claim.
         let mut note = noted.note.stamped(now);
         note.checkout = None;
-        let is_final = next.status().is_final();
-        let record = NotedRecord { task: next.clone(), note }.value();
-        let then = if is_final {
-            FileChange::End { record }
+        let noted = NotedRecord { task: next.clone(), note };
+        if next.status().is_final() {
+            self.end_with(&noted, Some(op))?;
         } else {
-            FileChange::Stay { record: Some(record), lease: LeaseChange::Drop }
-        };
-        self.apply(SpoolChange { op: Some(op), then }, Durable::Yes)?;
+            self.rewrite(&noted, Some(op), LeaseChange::Drop)?;
+        }
         Ok(next)
     }
 }

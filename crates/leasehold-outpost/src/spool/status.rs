@@ -37,13 +37,6 @@ pub struct SpoolCounts {
     pub duplicates: u64,
 }
 
-/// Operations to send.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OutboxSignal {
-    /// True if a worker waits for the bucket's answer.
-    pub is_urgent: bool,
-}
-
 impl Spool {
     /// Counts free tasks that are due now or within a minute, by type.
     pub fn free(&self) -> Result<HashMap<TaskType, usize>> {
@@ -92,15 +85,6 @@ impl Spool {
         Ok(runs.len() as u64)
     }
 
-    /// Returns whether there are operations to send, except those in `deferred`.
-    pub fn outbox_signal(&self, deferred: &HashSet<u64>) -> Result<Option<OutboxSignal>> {
-        let ops = self.outbox()?;
-        let new: Vec<_> = ops.iter().filter(|(seq, _)| !deferred.contains(seq)).collect();
-        // A worker waits for the confirmation of its claim.
-        let is_urgent = new.iter().any(|(_, op)| matches!(op.kind, OpKind::Claim { .. }));
-        Ok((!new.is_empty()).then_some(OutboxSignal { is_urgent }))
-    }
-
     /// Takes the supervisor's lock, held as long as the file is open; `None` if another process holds it.
     pub fn try_lock_supervisor(&self) -> Result<Option<std::fs::File>> {
         match disk::try_lock(&self.root)? {
@@ -131,12 +115,11 @@ impl Spool {
     /// Marks a task that was cancelled in the bucket: its holder here stops at the next heartbeat.
     pub fn mark_cancelled(&self, id: &TaskId) -> Result<()> {
         let Some(folder) = self.lock_task(id)? else { return Ok(()) };
-        let Some(noted) = folder.record()? else { return Ok(()) };
-        if noted.note.cancelled {
+        let Some(mut noted) = folder.record()? else { return Ok(()) };
+        if std::mem::replace(&mut noted.note.cancelled, true) {
             return Ok(());
         }
-        let note = Note { cancelled: true, ..noted.note.clone() };
-        folder.rewrite(noted, note, None, LeaseChange::Keep)
+        folder.rewrite(&noted, None, LeaseChange::Keep)
     }
 
     /// Returns whether this claim in the bucket is a check-out of this node.
@@ -149,12 +132,11 @@ impl Spool {
     /// Withdraws a check-out, so that no worker starts under it; false if one has.
     pub fn withdraw(&self, id: &TaskId, lease_id: &LeaseId) -> Result<bool> {
         let Some(folder) = self.lock_task(id)? else { return Ok(false) };
-        let Some(noted) = folder.record()? else { return Ok(false) };
-        let is_it = noted.note.checkout.as_ref().is_some_and(|checkout| checkout.lease_id == *lease_id);
-        if !is_it || !matches!(folder.lease(&self.now())?, LeaseFile::Free) {
+        let Some(mut noted) = folder.record()? else { return Ok(false) };
+        let withdrawn = noted.note.checkout.take_if(|checkout| checkout.lease_id == *lease_id);
+        if withdrawn.is_none() || !matches!(folder.lease(&self.now())?, LeaseFile::Free) {
             return Ok(false);
         }
-        let note = Note { checkout: None, ..noted.note.clone() };
-        folder.rewrite(noted, note, None, LeaseChange::Keep).map(|()| true)
+        folder.rewrite(&noted, None, LeaseChange::Keep).map(|()| true)
     }
 }

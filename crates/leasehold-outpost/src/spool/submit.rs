@@ -14,7 +14,7 @@ use super::folder::{LeaseFile, TaskFolder};
 use super::outbox::op;
 use super::record::{Note, NotedRecord};
 use super::{Spool, refused};
-use crate::disk::{self, Durable};
+use crate::disk;
 
 /// Default number of attempts of a task of an outpost.
 const ATTEMPTS: u32 = 5;
@@ -79,7 +79,7 @@ impl Spool {
     /// Cancels a task: at once if it is free; otherwise its holder stops at the next heartbeat.
     pub fn cancel(&self, id: &TaskId) -> Result<()> {
         let Some(folder) = self.lock_task(id)? else { return Err(self.status_error(id)) };
-        let Some(noted) = folder.record()? else { return Err(self.status_error(id)) };
+        let Some(mut noted) = folder.record()? else { return Err(self.status_error(id)) };
         if noted.note.cancelled {
             return Ok(());
         }
@@ -94,8 +94,9 @@ impl Spool {
                 folder.cancel(&noted, &now, Some(op(Some(lease.lease_id))))
             }
             LeaseFile::Lease(_) | LeaseFile::Corrupt { .. } => {
-                let (op, note) = (op(None), Note { cancelled: true, ..noted.note.clone() });
-                folder.rewrite(noted, note, Some(op), LeaseChange::Keep)
+                let op = op(None);
+                noted.note.cancelled = true;
+                folder.rewrite(&noted, Some(op), LeaseChange::Keep)
             }
         }
     }
@@ -171,8 +172,7 @@ impl TaskFolder<'_> {
     pub(super) fn cancel(&self, noted: &NotedRecord, now: &NodeNow, op: Option<Op>) -> Result<()> {
         let context = self.spool.step_context(now);
         let task = step(&noted.task, &Event::Cancel, &context).map_err(|why| refused(&self.id, &why))?.task;
-        let record = NotedRecord { task, note: noted.note.stamped(now) }.value();
-        self.apply(SpoolChange { op, then: FileChange::End { record } }, Durable::Yes)
+        self.end_with(&NotedRecord { task, note: noted.note.stamped(now) }, op)
     }
 }
 

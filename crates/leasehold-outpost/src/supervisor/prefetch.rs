@@ -1,5 +1,6 @@
 //! Results of index scans, and the capacity for more tasks on this node.
 
+use leasehold_core::ids::TaskTypes;
 use leasehold_core::{Result, StoreTime, TaskId, TaskType};
 use leasehold_queue::Bell;
 use leasehold_queue::discover::IndexHit;
@@ -7,7 +8,6 @@ use leasehold_store::host::Instant;
 use std::collections::{HashMap, HashSet};
 
 use super::Supervisor;
-use crate::spool::Subscriptions;
 
 /// Most task ids whose type is cached.
 const TYPES_MAX: usize = 100_000;
@@ -31,7 +31,7 @@ pub(crate) struct PrefetchState {
     /// True if the last scan was cut off: there was too much to read at once.
     pub(super) is_cut_off: bool,
     /// Task types that workers here handled at the last scan.
-    pub(super) subscriptions: Option<Subscriptions>,
+    pub(super) subscriptions: Option<TaskTypes>,
     /// Time at which the next task becomes due, as of the last scan.
     pub(super) next_due_at: Option<StoreTime>,
 }
@@ -65,7 +65,7 @@ impl PrefetchState {
             return !capacity.is_full();
         };
         let has_capacity = capacity.fits(&of);
-        if !has_capacity && capacity.subscriptions.includes(&of) {
+        if !has_capacity && capacity.subscriptions.contains(&of) {
             self.types_with_more.insert(of);
         }
         has_capacity
@@ -82,7 +82,7 @@ impl PrefetchState {
 /// Capacity for more tasks: per type that a worker here handles, so that no type blocks another; for all types together if a
 /// worker handles everything, or none has subscribed.
 pub(super) struct Capacity {
-    pub(super) subscriptions: Subscriptions,
+    pub(super) subscriptions: TaskTypes,
     free: HashMap<TaskType, usize>,
     window: usize,
 }
@@ -90,14 +90,14 @@ pub(super) struct Capacity {
 impl Capacity {
     /// Number of free tasks on this node that count for this type.
     fn free_of(&self, task_type: &TaskType) -> usize {
-        if self.subscriptions.types().is_some() {
+        if self.subscriptions.names().is_some() {
             return self.free.get(task_type).copied().unwrap_or(0);
         }
         self.free.values().sum()
     }
 
     pub(super) fn fits(&self, task_type: &TaskType) -> bool {
-        self.subscriptions.includes(task_type) && self.free_of(task_type) < self.window
+        self.subscriptions.contains(task_type) && self.free_of(task_type) < self.window
     }
 
     /// Counts a task that was copied here.
@@ -106,7 +106,7 @@ impl Capacity {
     }
 
     fn is_low_on(&self, task_type: &TaskType) -> bool {
-        self.subscriptions.includes(task_type) && self.free_of(task_type) < self.window / 2
+        self.subscriptions.contains(task_type) && self.free_of(task_type) < self.window / 2
     }
 
     /// Returns whether there is enough of every type.
@@ -119,8 +119,8 @@ impl Capacity {
     }
 
     fn are_all(&self, are_enough: impl Fn(usize) -> bool) -> bool {
-        match self.subscriptions.types() {
-            Some(mut types) => types.all(|of| are_enough(self.free_of(of))),
+        match self.subscriptions.names() {
+            Some(types) => types.iter().all(|of| are_enough(self.free_of(of))),
             None => are_enough(self.free.values().sum()),
         }
     }
