@@ -29,7 +29,7 @@ impl Supervisor {
             return Err(Error::invalid(format!("check-out must end before {latest}, got {until}")));
         }
         // Operations of this node are sent first.
-        self.push(&link).await?;
+        link.push().await?;
         let ranges = match shards {
             None => vec![KeyRange::whole(Index::Ready)],
             Some(shards) => {
@@ -44,21 +44,23 @@ impl Supervisor {
                 break;
             }
             let Some(snapshot) = link.load_valid(&hit.entry.id).await? else { continue };
-            taken += u64::from(self.check_out_one(&link, &snapshot, until).await?);
+            taken += u64::from(link.check_out_one(&snapshot, until).await?);
         }
-        self.record_bucket_time(&link).await?;
+        link.record_bucket_time().await?;
         Ok(taken)
     }
 
+    /// The bucket's time.
+    pub async fn now(&mut self) -> Result<Now> {
+        self.link().await?.queue.now()
+    }
+}
+
+impl BucketLink {
     /// Claims one task. The intent is recorded first: if this process dies before it has recorded the check-out, the next one
     /// finds a claim without a worker, and ends it.
-    async fn check_out_one(
-        &self,
-        link: &BucketLink,
-        snapshot: &TaskSnapshot,
-        until: StoreTime,
-    ) -> Result<bool> {
-        let (now, task) = (link.queue.now()?.earliest, snapshot.task());
+    async fn check_out_one(&self, snapshot: &TaskSnapshot, until: StoreTime) -> Result<bool> {
+        let (now, task) = (self.queue.now()?.earliest, snapshot.task());
         let (worker, lease_id) = (self.spool.config().node_id.clone(), self.random_name());
         let kind = OpKind::Claim { lease_id: lease_id.clone(), from: None, is_unused: false };
         let (epoch, clock) = (task.epoch.saturating_add(1), ClockSource::Bucket);
@@ -66,22 +68,17 @@ impl Supervisor {
         let intent = Op { task: task.id, generation, epoch, base_rev, at: now, clock, kind };
         let seq = self.spool.on_disk(move |spool| spool.append(&intent)).await?;
         let claim = Event::Claim { worker, lease_id: lease_id.clone(), lease: until.since(now) };
-        let claimed = link.queue.update_if(Purpose::Sync, snapshot, &claim).await?.done();
+        let claimed = self.queue.update_if(Purpose::Sync, snapshot, &claim).await?.done();
         // Another worker may have changed the task since.
         let is_ours = |now: &TaskSnapshot| now.task().lease_id.as_ref() == Some(&lease_id);
         let is_kept = if let Some(snapshot) = claimed.filter(is_ours) {
-            link.cache_snapshot(&snapshot);
-            self.record_checkout(link, &snapshot, false).await?
+            self.cache_snapshot(&snapshot);
+            self.record_checkout(&snapshot, false).await?
         } else {
             false
         };
         self.spool.on_disk(move |spool| spool.remove_op(seq)).await?;
         Ok(is_kept)
-    }
-
-    /// The bucket's time.
-    pub async fn now(&mut self) -> Result<Now> {
-        self.link().await?.queue.now()
     }
 
     pub(super) fn random_name(&self) -> leasehold_core::HexName {

@@ -7,7 +7,7 @@ use leasehold_queue::discover::IndexHit;
 use leasehold_store::host::Instant;
 use std::collections::{HashMap, HashSet};
 
-use super::Supervisor;
+use super::BucketLink;
 
 /// Most task ids whose type is cached.
 const TYPES_MAX: usize = 100_000;
@@ -34,17 +34,14 @@ pub(crate) struct PrefetchState {
     pub(super) subscriptions: Option<TaskTypes>,
     /// Time at which the next task becomes due, as of the last scan.
     pub(super) next_due_at: Option<StoreTime>,
+    /// Capacity of this node, as of the last count.
+    pub(super) capacity: Capacity,
 }
 
 impl PrefetchState {
-    /// Resets the state after a reconnect, for a full scan. Cached types are kept.
-    pub(super) fn reset(&mut self) {
-        let types = std::mem::take(&mut self.types);
-        *self = Self { types, ..Self::default() };
-    }
-
-    pub(super) fn type_of(&self, hit: &IndexHit) -> Option<&TaskType> {
-        self.types.get(&hit.entry.id).filter(|(rev, _)| *rev == hit.entry.rev).map(|(_, of)| of)
+    /// Returns the state after a reconnect, for a full scan. Cached types are kept.
+    pub(super) fn reset(&mut self) -> Self {
+        Self { types: std::mem::take(&mut self.types), ..Self::default() }
     }
 
     pub(super) fn cache_type(&mut self, hit: &IndexHit, task_type: &TaskType) {
@@ -59,28 +56,31 @@ impl PrefetchState {
     }
 
     /// Returns whether a task may be of use here. Types and tasks for which there is no capacity are recorded.
-    pub(super) fn is_useful(&mut self, hit: &IndexHit, capacity: &Capacity) -> bool {
-        let Some(of) = self.type_of(hit).cloned() else {
-            self.has_unknown |= capacity.is_full();
-            return !capacity.is_full();
+    pub(super) fn is_useful(&mut self, hit: &IndexHit) -> bool {
+        let known = self.types.get(&hit.entry.id).filter(|(rev, _)| *rev == hit.entry.rev);
+        let Some((_, of)) = known else {
+            let is_full = self.capacity.is_full();
+            self.has_unknown |= is_full;
+            return !is_full;
         };
-        let has_capacity = capacity.fits(&of);
-        if !has_capacity && capacity.subscriptions.contains(&of) {
-            self.types_with_more.insert(of);
+        let has_capacity = self.capacity.fits(of);
+        if !has_capacity && self.capacity.subscriptions.contains(of) {
+            self.types_with_more.insert(of.clone());
         }
         has_capacity
     }
 
     /// Returns whether workers here will soon be idle although there are pending tasks.
-    pub(super) fn is_running_short(&self, capacity: &Capacity) -> bool {
+    pub(super) fn is_running_short(&self) -> bool {
         self.is_cut_off
-            || self.types_with_more.iter().any(|of| capacity.is_low_on(of))
-            || self.has_unknown && capacity.is_low()
+            || self.types_with_more.iter().any(|of| self.capacity.is_low_on(of))
+            || self.has_unknown && self.capacity.is_low()
     }
 }
 
 /// Capacity for more tasks: per type that a worker here handles, so that no type blocks another; for all types together if a
 /// worker handles everything, or none has subscribed.
+#[derive(Default)]
 pub(super) struct Capacity {
     pub(super) subscriptions: TaskTypes,
     free: HashMap<TaskType, usize>,
@@ -126,7 +126,8 @@ impl Capacity {
     }
 }
 
-impl Supervisor {
+impl BucketLink {
+    /// Counts the capacity of this node.
     pub(super) async fn capacity(&self) -> Result<Capacity> {
         let (subscriptions, free) =
             self.spool.on_disk(|spool| Ok((spool.subscriptions()?, spool.free()?))).await?;

@@ -7,12 +7,12 @@ use std::collections::HashSet;
 
 use super::push::Applied;
 use super::sync_step::SyncStep;
-use super::{BucketLink, Supervisor, Synced};
+use super::{BucketLink, Synced};
 use crate::spool::{Checkout, LocalTask};
 
-impl Supervisor {
+impl BucketLink {
     /// Renews the claims that are due, one task after another.
-    pub(super) async fn renew(&self, link: &BucketLink) -> Result<Synced> {
+    pub(super) async fn renew(&self) -> Result<Synced> {
         let (copies, ops) = self.spool.on_disk(|spool| Ok((spool.local_tasks()?, spool.outbox()?))).await?;
         // Tasks with unsent operations are skipped: those are sent first.
         let unsent: HashSet<_> = ops.iter().map(|(_, op)| op.task).collect();
@@ -21,9 +21,9 @@ impl Supervisor {
             let here = self.spool.now();
             let renewed = match (&copy.lease, &copy.checkout) {
                 // The claim of a worker whose lease is stale is not renewed.
-                (Some(lease), _) if lease.is_stale(&here) => self.remove_stale(link, &copy, lease).await,
-                (Some(lease), _) => self.renew_running(link, &copy, lease).await,
-                (None, Some(checkout)) => self.extend_checkout(link, &copy, checkout).await,
+                (Some(lease), _) if lease.is_stale(&here) => self.remove_stale(&copy, lease).await,
+                (Some(lease), _) => self.renew_running(&copy, lease).await,
+                (None, Some(checkout)) => self.extend_checkout(&copy, checkout).await,
                 (None, None) => continue,
             };
             match renewed {
@@ -38,21 +38,21 @@ impl Supervisor {
         Ok(synced)
     }
 
-    async fn renew_running(&self, link: &BucketLink, copy: &LocalTask, lease: &DiskLease) -> Result<Synced> {
-        if self.is_recently_renewed(link, copy, &lease.lease_id, link.queue.now()?) {
+    async fn renew_running(&self, copy: &LocalTask, lease: &DiskLease) -> Result<Synced> {
+        if self.is_recently_renewed(copy, &lease.lease_id, self.queue.now()?) {
             return Ok(Synced::default());
         }
         let op = claim_op(copy, &lease.lease_id, lease.epoch);
         let has_started = !lease.tentative || self.consistency() == Consistency::Relaxed;
         let step = SyncStep { is_unconfirmed: lease.tentative, ..SyncStep::of(&op, has_started, self) };
-        self.apply_now(link, &step).await
+        self.apply_now(&step).await
     }
 
     /// Removes the copy of a task whose worker's lease is stale, once its claim has ended in the bucket: no worker here may
     /// be able to claim it, because it has expired, or is of a type that none of them handles.
-    async fn remove_stale(&self, link: &BucketLink, copy: &LocalTask, lease: &DiskLease) -> Result<Synced> {
+    async fn remove_stale(&self, copy: &LocalTask, lease: &DiskLease) -> Result<Synced> {
         let (id, lease_id) = (copy.task.id, lease.lease_id.clone());
-        let snapshot = link.queue.load(Purpose::Sync, &id).await?;
+        let snapshot = self.queue.load(Purpose::Sync, &id).await?;
         let is_ours = snapshot.as_ref().is_some_and(|snapshot| {
             matches!(snapshot.task().state, State::Running(_))
                 && snapshot.task().lease_id.as_ref() == Some(&lease_id)
@@ -63,8 +63,8 @@ impl Supervisor {
     }
 
     /// Applies an operation that is not in the outbox.
-    async fn apply_now(&self, link: &BucketLink, step: &SyncStep<'_>) -> Result<Synced> {
-        match self.apply(link, step).await? {
+    async fn apply_now(&self, step: &SyncStep<'_>) -> Result<Synced> {
+        match self.apply(step).await? {
             Applied::Sent(synced, then) => {
                 self.update_copy(step.op.task, then).await?;
                 Ok(synced)
@@ -75,8 +75,8 @@ impl Supervisor {
 
     /// Returns whether less than a third of the claim has passed since its last known renewal. A check-out lasts longer, but a
     /// renewal is also how the node learns that a task was cancelled.
-    fn is_recently_renewed(&self, link: &BucketLink, copy: &LocalTask, lease_id: &LeaseId, now: Now) -> bool {
-        link.cached_snapshot(&copy.task.id).is_some_and(|snapshot| match &snapshot.task().state {
+    fn is_recently_renewed(&self, copy: &LocalTask, lease_id: &LeaseId, now: Now) -> bool {
+        self.cached_snapshot(&copy.task.id).is_some_and(|snapshot| match &snapshot.task().state {
             State::Running(claim) if snapshot.task().lease_id.as_ref() == Some(lease_id) => {
                 let renewed_at = claim.renewed_at.unwrap_or(snapshot.task().updated_at);
                 now.is_before(renewed_at.plus(self.options.lease / 3))
@@ -87,13 +87,8 @@ impl Supervisor {
     }
 
     /// Extends an expired check-out that no worker here has started, once; then releases it.
-    async fn extend_checkout(
-        &self,
-        link: &BucketLink,
-        copy: &LocalTask,
-        checkout: &Checkout,
-    ) -> Result<Synced> {
-        if link.queue.now()?.is_before(checkout.expires_at) {
+    async fn extend_checkout(&self, copy: &LocalTask, checkout: &Checkout) -> Result<Synced> {
+        if self.queue.now()?.is_before(checkout.expires_at) {
             return Ok(Synced::default());
         }
         let (id, lease_id) = (copy.task.id, checkout.lease_id.clone());
@@ -104,14 +99,14 @@ impl Supervisor {
         let op = claim_op(copy, &checkout.lease_id, checkout.epoch);
         if checkout.is_extended {
             let kind = OpKind::Release { lease_id: checkout.lease_id.clone(), until: None };
-            return self.apply_now(link, &SyncStep::of(&Op { kind, ..op }, false, self)).await;
+            return self.apply_now(&SyncStep::of(&Op { kind, ..op }, false, self)).await;
         }
         let again = SyncStep {
             local: NodeState::CheckedOut,
             lease_id: self.random_name(),
             ..SyncStep::of(&op, false, self)
         };
-        self.apply_now(link, &again).await
+        self.apply_now(&again).await
     }
 }
 
