@@ -25,6 +25,7 @@ mod races;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use leasehold_core::{HexName, Holder, Lease, Name, Now, Result};
+use leasehold_store::testing::FakeHost;
 use leasehold_store::testing::conformance::Violation;
 use leasehold_store::{Client, Host, HostExt, List, Purpose, Store, SystemHost, When};
 use serde_json::{Map, Value};
@@ -32,7 +33,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{FaultyStore, ManualClockHost};
+use super::FaultyStore;
 use crate::lease::{HeldLease, LEASE_TTL_MAX, Renewed, Taken, read_lease};
 pub use protocol::{Protocol, Real};
 
@@ -54,7 +55,7 @@ type Opener = Arc<dyn Fn(&Arc<dyn Host>) -> Arc<dyn Store> + Send + Sync>;
 #[derive(Debug, Clone)]
 pub enum Time {
     /// Advanced by the suite, to the millisecond: for stores that follow the host's clocks.
-    Manual(ManualClockHost),
+    Manual(FakeHost),
     /// Real time, for stores that have their own clock. Checks that take minutes are left out.
     Real,
 }
@@ -63,7 +64,7 @@ impl Time {
     /// Time that is advanced only by the suite.
     #[must_use]
     pub fn manual() -> Self {
-        Time::Manual(ManualClockHost::default())
+        Time::Manual(FakeHost::new().with_real_pauses())
     }
 }
 
