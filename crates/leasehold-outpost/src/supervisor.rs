@@ -132,6 +132,8 @@ struct BucketLink {
     prefetch: tokio::sync::Mutex<PrefetchState>,
     /// Operations that could not be sent: they are retried in the next cycle.
     deferred: Mutex<HashSet<u64>>,
+    /// Counts of the current sync.
+    synced: Mutex<Synced>,
 }
 
 impl BucketLink {
@@ -167,6 +169,10 @@ impl BucketLink {
 
     fn host(&self) -> &Arc<dyn Host> {
         self.spool.host()
+    }
+
+    fn count(&self, count: impl FnOnce(&mut Synced)) {
+        count(&mut lock(&self.synced));
     }
 
     fn consistency(&self) -> Consistency {
@@ -223,23 +229,24 @@ impl Supervisor {
     async fn sync_due(&mut self) -> Result<Synced> {
         let link = self.link().await?;
         let _lock = self.lock().await?;
+        *lock(&link.synced) = Synced::default();
         link.record_bucket_time().await?;
         let now = link.host().instant();
         let is_full_cycle = self.last_cycle_at.is_none_or(|at| now.since(at) >= self.options.cycle);
         if is_full_cycle {
             lock(&link.deferred).clear();
         }
-        let mut all = link.push().await?;
+        link.push().await?;
         if is_full_cycle {
-            all.add(link.renew().await?);
-            all.add(link.pull().await?);
+            link.renew().await?;
+            link.pull().await?;
             self.spool.on_disk(|spool| spool.trim().and_then(|_| spool.recover())).await?;
             self.last_cycle_at = Some(now);
         } else if link.is_running_short().await? {
-            all.add(link.pull().await?);
+            link.pull().await?;
         }
         link.record_bucket_time().await?;
-        Ok(all)
+        Ok(*lock(&link.synced))
     }
 
     /// Waits until there is something to send, or the cycle is over.
@@ -294,6 +301,7 @@ impl Supervisor {
             snapshots: Mutex::default(),
             prefetch: tokio::sync::Mutex::new(prefetch),
             deferred: Mutex::default(),
+            synced: Mutex::default(),
         });
         // Check-outs may have expired meanwhile, and other workers may hold tasks that run here.
         (self.link, self.last_cycle_at) = (Some(link.clone()), None);

@@ -14,8 +14,8 @@ use leasehold_store::Purpose;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
+use super::BucketLink;
 use super::prefetch::PrefetchState;
-use super::{BucketLink, Synced};
 use crate::spool::{LocalTask, Mirrored, Spool};
 
 /// Tasks that are read concurrently.
@@ -25,7 +25,7 @@ const READS_MAX: usize = 512;
 
 impl BucketLink {
     /// Copies tasks to this node, up to its capacity.
-    pub(super) async fn pull(&self) -> Result<Synced> {
+    pub(super) async fn pull(&self) -> Result<()> {
         let mut prefetch = self.prefetch.lock().await;
         let here = self.host().instant();
         let is_full_scan =
@@ -34,14 +34,14 @@ impl BucketLink {
             prefetch.skip.clear();
         }
         prefetch.capacity = self.capacity().await?;
-        let mut synced = self.take_expired(&mut prefetch, is_full_scan).await?;
+        self.take_expired(&mut prefetch, is_full_scan).await?;
         if self.is_scan_due(&mut prefetch).await? || is_full_scan {
-            synced.add(self.scan(&mut prefetch).await?);
+            self.scan(&mut prefetch).await?;
         }
         if is_full_scan {
             prefetch.full_scan_at = Some(here);
         }
-        Ok(synced)
+        Ok(())
     }
 
     /// Returns whether workers here will soon be idle although there are pending tasks.
@@ -72,14 +72,14 @@ impl BucketLink {
     }
 
     /// Scans the ready index: removes copies of tasks that were taken, and fetches free ones.
-    async fn scan(&self, prefetch: &mut PrefetchState) -> Result<Synced> {
+    async fn scan(&self, prefetch: &mut PrefetchState) -> Result<()> {
         let now = self.queue.now()?;
         prefetch.second_scan_at = prefetch.second_scan_at.filter(|at| !now.has_reached(*at));
         prefetch.subscriptions = Some(prefetch.capacity.subscriptions.clone());
         let page = self.queue.discover(Purpose::Sync, vec![KeyRange::whole(Index::Ready)]).await?;
         prefetch.next_due_at = page.next.map(Minute::start);
         let copies = self.spool.on_disk(Spool::local_tasks).await?;
-        let mut synced = Synced::default();
+        let mut has_forgotten = false;
         let shown: HashMap<TaskId, u64> = page.due.iter().map(|hit| (hit.entry.id, hit.entry.rev)).collect();
         let now = self.queue.now()?;
         let mut here: HashSet<TaskId> = HashSet::new();
@@ -87,7 +87,7 @@ impl BucketLink {
             let is_plain = copy.lease.is_none() && copy.checkout.is_none();
             match shown.get(&copy.task.id) {
                 None if is_plain && is_due(&copy, now) => {
-                    synced.forgotten += u64::from(self.remove_if_taken(&copy, now).await?);
+                    has_forgotten |= self.remove_if_taken(&copy, now).await?;
                 }
                 // It has changed since, and may be due earlier.
                 Some(rev) if is_plain && copy.base_rev < *rev => {}
@@ -96,20 +96,18 @@ impl BucketLink {
                 }
             }
         }
-        if synced.forgotten > 0 {
+        if has_forgotten {
             prefetch.capacity = self.capacity().await?;
         }
         let is_new = |hit: &IndexHit| !here.contains(&hit.entry.id) && !prefetch.is_skipped(hit);
         let mut candidates: Vec<_> = page.due.into_iter().filter(is_new).collect();
         let host = self.host();
         candidates.sort_by_cached_key(|hit| (Reverse(hit.entry.priority), host.random()));
-        synced.add(self.fetch(prefetch, candidates).await?);
-        Ok(synced)
+        self.fetch(prefetch, candidates).await
     }
 
     /// Copies as many free tasks here as there is capacity for.
-    async fn fetch(&self, prefetch: &mut PrefetchState, candidates: Vec<IndexHit>) -> Result<Synced> {
-        let mut synced = Synced::default();
+    async fn fetch(&self, prefetch: &mut PrefetchState, candidates: Vec<IndexHit>) -> Result<()> {
         (prefetch.has_unknown, prefetch.is_cut_off) = (false, false);
         prefetch.types_with_more.clear();
         let (mut left, mut has_read) = (candidates.into_iter(), false);
@@ -141,10 +139,10 @@ impl BucketLink {
                 };
                 has_read = true;
                 prefetch.cache_type(&hit, &snapshot.task().task_type);
-                synced.mirrored += u64::from(self.copy_if_free(prefetch, &hit, &snapshot).await?);
+                self.copy_if_free(prefetch, &hit, &snapshot).await?;
             }
         }
-        Ok(synced)
+        Ok(())
     }
 
     /// Copies a task here that was read, if it is free and there is capacity for it.
@@ -153,29 +151,30 @@ impl BucketLink {
         prefetch: &mut PrefetchState,
         hit: &IndexHit,
         snapshot: &TaskSnapshot,
-    ) -> Result<bool> {
+    ) -> Result<()> {
         let (task, now) = (snapshot.task(), self.queue.now()?);
         let has_expired = task.expires_at.is_some_and(|at| now.is_past(at));
         if task.status() == Status::Pending && has_expired {
             self.queue.update_if(Purpose::Sync, snapshot, &Event::Expire).await?;
-            return Ok(false);
+            return Ok(());
         }
         let Some(view) = as_free(task, now) else {
             // A task that is older than its entry is about to change.
             if task.rev >= hit.entry.rev {
                 prefetch.skip.insert(hit.entry.id, hit.entry.rev);
             }
-            return Ok(false);
+            return Ok(());
         };
         if !prefetch.is_useful(hit) {
-            return Ok(false);
+            return Ok(());
         }
         self.cache_snapshot(snapshot);
         let is_here = self.spool.on_disk(move |spool| spool.mirror(&view, None)).await? == Mirrored::Written;
         if is_here {
             prefetch.capacity.count_copy(&task.task_type);
+            self.count(|synced| synced.mirrored += 1);
         }
-        Ok(is_here)
+        Ok(())
     }
 
     /// Removes the copy of a task that is held or has ended. A missing ready entry suggests it, but an entry can be late, so
@@ -191,14 +190,15 @@ impl BucketLink {
         }
         self.evict(&copy.task.id);
         let id = copy.task.id;
-        self.spool.on_disk(move |spool| spool.remove_copy(&id)).await
+        let is_gone = self.spool.on_disk(move |spool| spool.remove_copy(&id)).await?;
+        self.count(|synced| synced.forgotten += u64::from(is_gone));
+        Ok(is_gone)
     }
 
     /// Copies tasks here whose lease has expired, like free ones. A task that has no attempt left, or was cancelled, ends.
     /// Without capacity, that is left to other workers until the next full scan.
-    async fn take_expired(&self, prefetch: &mut PrefetchState, is_full_scan: bool) -> Result<Synced> {
+    async fn take_expired(&self, prefetch: &mut PrefetchState, is_full_scan: bool) -> Result<()> {
         let page = self.queue.discover(Purpose::Sync, vec![KeyRange::whole(Index::Lease)]).await?;
-        let mut synced = Synced::default();
         let mut reads = 0;
         for hit in page.due {
             if reads >= READS_MAX {
@@ -219,12 +219,12 @@ impl BucketLink {
                 // It was renewed: its entry moves to its new expiry.
                 self.queue.sweep(&hit).await?;
             } else if as_free(snapshot.task(), now).is_some() {
-                synced.mirrored += u64::from(self.copy_if_free(prefetch, &hit, &snapshot).await?);
+                self.copy_if_free(prefetch, &hit, &snapshot).await?;
             } else {
                 self.queue.update_if(Purpose::Sync, &snapshot, &Event::TimeOut).await?;
             }
         }
-        Ok(synced)
+        Ok(())
     }
 }
 

@@ -14,7 +14,7 @@ use leasehold_store::mutant::breaks;
 use std::collections::{BTreeMap, HashSet};
 
 use super::sync_step::SyncStep;
-use super::{BucketLink, Synced, report};
+use super::{BucketLink, report};
 use crate::spool::{Checkout, Mirrored, Spool};
 
 /// Tasks that are sent concurrently.
@@ -22,27 +22,21 @@ const CONCURRENCY: usize = 16;
 /// Attempts to change a record that changes before each of them.
 const TRIES_MAX: usize = 8;
 
-/// Outcome of an operation.
+/// Outcome of an operation. The node's copy of the task is updated when nothing is left to send for it.
 pub(super) enum Applied {
-    /// The bucket has it, or does not need it. The node's copy is updated when nothing is left to send for the task.
-    Sent(Synced, CopyUpdate),
+    /// The bucket has it, or does not need it.
+    Sent,
+    /// The bucket's version replaces the node's copy.
+    Replaced(Box<Task>),
+    /// The node's copy is removed.
+    Removed,
     /// It cannot be decided yet, and neither can the operations that follow it.
     Later,
 }
 
-/// Update of the node's copy of a task.
-pub(super) enum CopyUpdate {
-    /// The copy stays as it is.
-    Unchanged,
-    /// The bucket's version replaces the copy.
-    Replaced(Box<Task>),
-    /// The copy is removed.
-    Removed,
-}
-
 impl BucketLink {
     /// Sends the outbox: tasks concurrently, the operations of one task in order.
-    pub(super) async fn push(&self) -> Result<Synced> {
+    pub(super) async fn push(&self) -> Result<()> {
         let ops = self.spool.on_disk(Spool::outbox).await?;
         let mut by_task: BTreeMap<_, Vec<_>> = BTreeMap::new();
         let tried: HashSet<u64> = ops.iter().map(|(seq, _)| *seq).collect();
@@ -52,10 +46,9 @@ impl BucketLink {
         by_task.retain(|_, ops| ops.iter().all(|(seq, _)| !lock(&self.deferred).contains(seq)));
         let sends = by_task.into_iter().map(|(id, ops)| async move { (id, self.push_task(ops).await) });
         let all: Vec<_> = stream::iter(sends).buffer_unordered(CONCURRENCY).collect().await;
-        let mut synced = Synced::default();
         for (id, pushed) in all {
             match pushed {
-                Ok(pushed) => synced.add(pushed),
+                Ok(()) => {}
                 Err(error) if error.kind() == Kind::Unavailable => return Err(error),
                 // One corrupt task does not block the others.
                 Err(error) => tracing::error!(task = %id, %error, "failed to send operations of a task"),
@@ -63,11 +56,10 @@ impl BucketLink {
         }
         let left = self.spool.on_disk(Spool::outbox).await?;
         *lock(&self.deferred) = left.iter().map(|(seq, _)| *seq).filter(|seq| tried.contains(seq)).collect();
-        Ok(synced)
+        Ok(())
     }
 
-    async fn push_task(&self, ops: Vec<(u64, Op)>) -> Result<Synced> {
-        let mut all = Synced::default();
+    async fn push_task(&self, ops: Vec<(u64, Op)>) -> Result<()> {
         for (at, (seq, op)) in ops.iter().enumerate() {
             let seq = *seq;
             // A claim that has ended meanwhile is sent together with its end.
@@ -82,21 +74,19 @@ impl BucketLink {
             if matches!(op.kind, OpKind::Complete { .. }) && breaks("sent-too-early") {
                 self.spool.on_disk(move |spool| spool.remove_op(seq)).await?;
             }
-            match self.apply(&step).await? {
-                Applied::Sent(synced, then) => {
-                    all.add(synced);
-                    all.sent += 1;
-                    self.spool.on_disk(move |spool| spool.remove_op(seq)).await?;
-                    self.update_copy(op.task, then).await?;
-                }
+            let applied = self.apply(&step).await?;
+            if let Applied::Later = applied {
                 // Its end can be decided all the same.
-                Applied::Later if ops[at + 1..].iter().any(|(_, later)| is_its_end(later)) => {
-                    self.spool.on_disk(move |spool| spool.remove_op(seq)).await?;
+                if !ops[at + 1..].iter().any(|(_, later)| is_its_end(later)) {
+                    break;
                 }
-                Applied::Later => break,
+            } else {
+                self.count(|synced| synced.sent += 1);
             }
+            self.spool.on_disk(move |spool| spool.remove_op(seq)).await?;
+            self.update_copy(op.task, applied).await?;
         }
-        Ok(all)
+        Ok(())
     }
 
     /// Applies an operation in the bucket, or the bucket's state on the node.
@@ -183,31 +173,30 @@ impl BucketLink {
         write: BucketWrite,
         snapshot: &TaskSnapshot,
     ) -> Result<Applied> {
-        let (mut synced, mut then) = (Synced::default(), CopyUpdate::Unchanged);
         match write {
             BucketWrite::Claim | BucketWrite::TakeOver if step.local == NodeState::CheckedOut => {
-                synced.confirmed += u64::from(self.record_checkout(snapshot, true).await?);
-            }
-            BucketWrite::Claim | BucketWrite::TakeOver => {
-                synced.confirmed += u64::from(self.confirm(step, snapshot).await?);
-            }
-            BucketWrite::Renew => {
-                synced.renewed += 1;
-                if step.is_unconfirmed {
-                    synced.confirmed += u64::from(self.confirm(step, snapshot).await?);
+                if self.record_checkout(snapshot, true).await? {
+                    self.count(|synced| synced.confirmed += 1);
                 }
             }
-            _ => then = CopyUpdate::Replaced(Box::new(snapshot.task().clone())),
+            BucketWrite::Claim | BucketWrite::TakeOver => self.confirm(step, snapshot).await?,
+            BucketWrite::Renew => {
+                self.count(|synced| synced.renewed += 1);
+                if step.is_unconfirmed {
+                    self.confirm(step, snapshot).await?;
+                }
+            }
+            _ => {}
         }
         if snapshot.task().is_cancel_requested() {
             let id = step.op.task;
             self.spool.on_disk(move |spool| spool.mark_cancelled(&id)).await?;
         }
-        Ok(Applied::Sent(synced, then))
+        Ok(if write.claims() { Applied::Sent } else { Applied::Replaced(Box::new(snapshot.task().clone())) })
     }
 
     /// Confirms the claim to the worker that waits for it. If there is none, releases the task.
-    async fn confirm(&self, step: &SyncStep<'_>, snapshot: &TaskSnapshot) -> Result<bool> {
+    async fn confirm(&self, step: &SyncStep<'_>, snapshot: &TaskSnapshot) -> Result<()> {
         let (id, lease_id, remote) = (step.op.task, step.lease_id.clone(), snapshot.task().clone());
         let lease = lease_id.clone();
         let is_there = self
@@ -216,11 +205,12 @@ impl BucketLink {
                 move |spool| Ok(spool.confirm(&id, &lease, &remote)? || spool.has_checkout(&id, &lease)?),
             )
             .await?;
-        if is_there || self.has_other_unsent_ops(&lease_id, step.local).await? {
-            return Ok(is_there);
+        if is_there {
+            self.count(|synced| synced.confirmed += 1);
+        } else if !self.has_other_unsent_ops(&lease_id, step.local).await? {
+            self.release_claim(snapshot, lease_id).await?;
         }
-        self.release_claim(snapshot, lease_id).await?;
-        Ok(false)
+        Ok(())
     }
 
     /// Releases a claim under which no worker here has started, and none will.
@@ -251,19 +241,19 @@ impl BucketLink {
     }
 
     /// Updates the node's copy of a task from the bucket, unless an operation is still to be sent.
-    pub(super) async fn update_copy(&self, id: TaskId, then: CopyUpdate) -> Result<()> {
+    pub(super) async fn update_copy(&self, id: TaskId, applied: Applied) -> Result<()> {
         self.spool
-            .on_disk(move |spool| match then {
-                CopyUpdate::Unchanged => Ok(()),
-                CopyUpdate::Replaced(remote) if remote.status() == Status::Pending => {
+            .on_disk(move |spool| match applied {
+                Applied::Sent | Applied::Later => Ok(()),
+                Applied::Replaced(remote) if remote.status() == Status::Pending => {
                     spool.mirror(&remote, None).map(|_| ())
                 }
                 // Another worker holds it, or it has ended.
-                CopyUpdate::Replaced(remote) => {
+                Applied::Replaced(remote) => {
                     spool.replace_final(&remote)?;
                     spool.remove_copy(&id).map(|_| ())
                 }
-                CopyUpdate::Removed => spool.remove_copy(&id).map(|_| ()),
+                Applied::Removed => spool.remove_copy(&id).map(|_| ()),
             })
             .await
     }
@@ -275,50 +265,41 @@ impl BucketLink {
         action: SyncAction,
         snapshot: Option<&TaskSnapshot>,
     ) -> Result<Applied> {
-        let remote = snapshot.map(TaskSnapshot::task);
-        let (mut synced, mut then, op) = (Synced::default(), CopyUpdate::Unchanged, step.op);
+        let op = step.op;
         self.evict(&op.task);
-        let is_claim = matches!(op.kind, OpKind::Claim { .. });
         match action {
-            SyncAction::Continue if step.local == NodeState::Tentative => {
-                if let Some(snapshot) = snapshot {
-                    synced.confirmed += u64::from(self.confirm(step, snapshot).await?);
+            SyncAction::Continue | SyncAction::Write(_) => {
+                if let (NodeState::Tentative, Some(snapshot)) = (step.local, snapshot) {
+                    self.confirm(step, snapshot).await?;
                 }
+                return Ok(Applied::Sent);
             }
-            SyncAction::Continue | SyncAction::Write(_) => {}
-            SyncAction::Done => then = copy_update(remote),
+            SyncAction::Done => {}
             SyncAction::Drop(why) => {
                 if let Some(why) = why {
                     report(op, why);
                 }
-                if is_claim {
-                    synced.refused += 1;
+                if matches!(op.kind, OpKind::Claim { .. }) {
                     self.revoke(step, false).await?;
                 }
-                then = copy_update(remote);
             }
             SyncAction::Stop(why) => {
                 self.record_conflict(op, why).await?;
-                synced.duplicates += u64::from(why.is_duplicate_run());
-                synced.refused += 1;
                 self.revoke(step, false).await?;
+                return Ok(Applied::Sent);
             }
             SyncAction::Conflict(why) => {
                 self.record_conflict(op, why).await?;
-                synced.duplicates += u64::from(why.is_duplicate_run());
-                synced.conflicts += 1;
-                then = copy_update(remote);
+                self.count(|synced| synced.conflicts += 1);
             }
-            SyncAction::Refuse(why) => {
-                report(op, why);
-                then = copy_update(remote);
-            }
+            SyncAction::Refuse(why) => report(op, why),
         }
-        Ok(Applied::Sent(synced, then))
+        Ok(from_bucket(snapshot.map(TaskSnapshot::task)))
     }
 
     async fn record_conflict(&self, op: &Op, why: SyncRefusal) -> Result<()> {
         report(op, why);
+        self.count(|synced| synced.duplicates += u64::from(why.is_duplicate_run()));
         if breaks("conflict-thrown-away") {
             return Ok(());
         }
@@ -326,7 +307,9 @@ impl BucketLink {
         self.spool.on_disk(move |spool| spool.record_conflict(&op, why)).await
     }
 
+    /// Revokes a claim that the bucket has refused.
     async fn revoke(&self, step: &SyncStep<'_>, keeps_copy: bool) -> Result<()> {
+        self.count(|synced| synced.refused += 1);
         let (id, lease_id) = (step.op.task, step.lease_id.clone());
         self.spool.on_disk(move |spool| spool.revoke(&id, &lease_id, keeps_copy)).await.map(|_| ())
     }
@@ -347,8 +330,7 @@ impl BucketLink {
             }
             Rejected::NotBefore(_) if write == BucketWrite::Claim => {
                 self.revoke(step, true).await?;
-                let synced = Synced { refused: 1, ..Synced::default() };
-                return Ok(Some(Applied::Sent(synced, copy_update(Some(snapshot.task())))));
+                return Ok(Some(from_bucket(Some(snapshot.task()))));
             }
             Rejected::TooLate(_) if starts => Event::Expire,
             // No attempt is left, or it was cancelled: the bucket records that.
@@ -386,10 +368,11 @@ impl BucketLink {
     }
 }
 
-fn copy_update(remote: Option<&Task>) -> CopyUpdate {
+/// The outcome that updates the node's copy from the bucket.
+fn from_bucket(remote: Option<&Task>) -> Applied {
     match remote {
-        Some(remote) if !remote.is_tombstone() => CopyUpdate::Replaced(Box::new(remote.clone())),
-        _ => CopyUpdate::Removed,
+        Some(remote) if !remote.is_tombstone() => Applied::Replaced(Box::new(remote.clone())),
+        _ => Applied::Removed,
     }
 }
 

@@ -5,18 +5,16 @@ use leasehold_core::{Kind, LeaseId, Now, Result, State};
 use leasehold_store::Purpose;
 use std::collections::HashSet;
 
-use super::push::Applied;
+use super::BucketLink;
 use super::sync_step::SyncStep;
-use super::{BucketLink, Synced};
 use crate::spool::{Checkout, LocalTask};
 
 impl BucketLink {
     /// Renews the claims that are due, one task after another.
-    pub(super) async fn renew(&self) -> Result<Synced> {
+    pub(super) async fn renew(&self) -> Result<()> {
         let (copies, ops) = self.spool.on_disk(|spool| Ok((spool.local_tasks()?, spool.outbox()?))).await?;
         // Tasks with unsent operations are skipped: those are sent first.
         let unsent: HashSet<_> = ops.iter().map(|(_, op)| op.task).collect();
-        let mut synced = Synced::default();
         for copy in copies.into_iter().filter(|copy| !unsent.contains(&copy.task.id)) {
             let here = self.spool.now();
             let renewed = match (&copy.lease, &copy.checkout) {
@@ -27,7 +25,7 @@ impl BucketLink {
                 (None, None) => continue,
             };
             match renewed {
-                Ok(renewed) => synced.add(renewed),
+                Ok(()) => {}
                 Err(error) if error.kind() == Kind::Unavailable => return Err(error),
                 // One corrupt task does not block the others.
                 Err(error) => {
@@ -35,12 +33,12 @@ impl BucketLink {
                 }
             }
         }
-        Ok(synced)
+        Ok(())
     }
 
-    async fn renew_running(&self, copy: &LocalTask, lease: &DiskLease) -> Result<Synced> {
+    async fn renew_running(&self, copy: &LocalTask, lease: &DiskLease) -> Result<()> {
         if self.is_recently_renewed(copy, &lease.lease_id, self.queue.now()?) {
-            return Ok(Synced::default());
+            return Ok(());
         }
         let op = claim_op(copy, &lease.lease_id, lease.epoch);
         let has_started = !lease.tentative || self.consistency() == Consistency::Relaxed;
@@ -50,27 +48,23 @@ impl BucketLink {
 
     /// Removes the copy of a task whose worker's lease is stale, once its claim has ended in the bucket: no worker here may
     /// be able to claim it, because it has expired, or is of a type that none of them handles.
-    async fn remove_stale(&self, copy: &LocalTask, lease: &DiskLease) -> Result<Synced> {
+    async fn remove_stale(&self, copy: &LocalTask, lease: &DiskLease) -> Result<()> {
         let (id, lease_id) = (copy.task.id, lease.lease_id.clone());
         let snapshot = self.queue.load(Purpose::Sync, &id).await?;
         let is_ours = snapshot.as_ref().is_some_and(|snapshot| {
             matches!(snapshot.task().state, State::Running(_))
                 && snapshot.task().lease_id.as_ref() == Some(&lease_id)
         });
-        let is_gone =
-            !is_ours && self.spool.on_disk(move |spool| spool.revoke(&id, &lease_id, false)).await?;
-        Ok(Synced { forgotten: u64::from(is_gone), ..Synced::default() })
+        if !is_ours && self.spool.on_disk(move |spool| spool.revoke(&id, &lease_id, false)).await? {
+            self.count(|synced| synced.forgotten += 1);
+        }
+        Ok(())
     }
 
     /// Applies an operation that is not in the outbox.
-    async fn apply_now(&self, step: &SyncStep<'_>) -> Result<Synced> {
-        match self.apply(step).await? {
-            Applied::Sent(synced, then) => {
-                self.update_copy(step.op.task, then).await?;
-                Ok(synced)
-            }
-            Applied::Later => Ok(Synced::default()),
-        }
+    async fn apply_now(&self, step: &SyncStep<'_>) -> Result<()> {
+        let applied = self.apply(step).await?;
+        self.update_copy(step.op.task, applied).await
     }
 
     /// Returns whether less than a third of the claim has passed since its last known renewal. A check-out lasts longer, but a
@@ -87,14 +81,14 @@ impl BucketLink {
     }
 
     /// Extends an expired check-out that no worker here has started, once; then releases it.
-    async fn extend_checkout(&self, copy: &LocalTask, checkout: &Checkout) -> Result<Synced> {
+    async fn extend_checkout(&self, copy: &LocalTask, checkout: &Checkout) -> Result<()> {
         if self.queue.now()?.is_before(checkout.expires_at) {
-            return Ok(Synced::default());
+            return Ok(());
         }
         let (id, lease_id) = (copy.task.id, checkout.lease_id.clone());
         // Not while a worker is starting it.
         if !self.spool.on_disk(move |spool| spool.withdraw(&id, &lease_id)).await? {
-            return Ok(Synced::default());
+            return Ok(());
         }
         let op = claim_op(copy, &checkout.lease_id, checkout.epoch);
         if checkout.is_extended {
