@@ -1,21 +1,27 @@
-//! Claiming a task.
+//! Claiming a task, renewing the claim, and ending it.
 //!
 //! A worker claims the task of a ready entry by a conditional write that sets its status to running, with the worker,
 //! a random lease id and an expiry. Of several workers that try, one succeeds. The claim is valid until it expires by
-//! the store's clock, and is renewed or ended by [`settle`](crate::settle).
+//! the store's clock. The holder renews it while the handler runs, and settles the task when the handler has stopped:
+//! complete, fail, snooze, release or stop. Both are conditional writes that require the claim's lease id. A worker
+//! that lost its claim can change nothing.
 //!
-//! Requests: 1 get (the task), 1 put (the claim), 1 put (the lease entry), 1 delete (the ready entry). The holder of
+//! Requests of a claim: 1 get (the task), 1 put (the claim), 1 put (the lease entry), 1 delete (the ready entry). The holder of
 //! the lease on the shard, or on the inbox, leaves the entry in place until the task is settled, and saves the last
 //! two: if that worker dies, the next holder of the shard, or the worker that empties the inbox, finds the task by
-//! that entry.
+//! that entry. A renewal is 1 put. A settlement is 1 put and 1 delete, and 1 more put (the ready entry, first) if the
+//! task runs again.
 
 use leasehold_core::ids::TaskTypes;
+use leasehold_core::new_task::check_size;
 pub use leasehold_core::scan::Unclaimed;
+pub use leasehold_core::settlement::Settlement;
 use leasehold_core::{
     Entry, Event, IndexLocation, Kind, LeaseId, Rejected, Result, State, Status, StoreTime, Task, WorkerId,
 };
 use leasehold_store::Purpose;
 use leasehold_store::mutant::breaks;
+use serde_json::Value;
 use std::time::Duration;
 use tracing::Instrument;
 
@@ -165,6 +171,43 @@ impl ObjectQueue {
             return Ok(Err(Unclaimed::Stale));
         }
         Ok(Ok(Box::new(Claimed { entry, rev: loaded.task.rev, loaded, lease_id })))
+    }
+
+    /// Renews a claim; none if it was lost, and then the handler must stop at once.
+    pub async fn renew(
+        &self,
+        claimed: &Claimed,
+        lease: Duration,
+        progress: Option<Value>,
+    ) -> Result<Option<Claimed>> {
+        // Progress that is too large is dropped, so that the claim is renewed in any case.
+        let progress = progress.filter(|progress| match check_size("progress", progress) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(task = %claimed.task().id, %error, "failed to record progress");
+                false
+            }
+        });
+        let event = Event::Renew { lease_id: claimed.lease_id.clone(), lease, progress };
+        let from = ChangeFrom::Read(&claimed.loaded);
+        let renewed = self.change(Purpose::Renew, from, &event, IndexUpdate::Change).await?.done();
+        // Only the holder renews and settles: if the record still has its lease id, the claim is still held.
+        let kept = renewed.filter(|loaded| loaded.task.lease_id.as_ref() == Some(&claimed.lease_id));
+        Ok(kept.map(|loaded| Claimed { loaded, ..claimed.clone() }))
+    }
+
+    /// Ends a claim. The handler must have stopped before this is called. Returns the task, or none if the claim was
+    /// lost.
+    pub async fn settle(&self, claimed: &Claimed, settlement: Settlement) -> Result<Option<Task>> {
+        let event = settlement.event(claimed.lease_id.clone(), self.now()?);
+        let index_update = claimed.entries().map_or(IndexUpdate::Change, IndexUpdate::Removing);
+        let loaded = &claimed.loaded;
+        let span = tracing::debug_span!("settle", "task.id" = %loaded.task.id, how = event.name());
+        let settled = self.change(Purpose::Settle, ChangeFrom::Read(loaded), &event, index_update);
+        Ok(match settled.instrument(span).await? {
+            Transition::Rejected(Rejected::AlreadyApplied, loaded) => Some(loaded.task),
+            settled => settled.done().map(|loaded| loaded.task),
+        })
     }
 }
 

@@ -12,9 +12,12 @@ use leasehold_core::oversize::corrupt_reason;
 use leasehold_core::{
     Error, HexName, Kind, Now, Result, Shard, ShardLen, StepContext, StoreTime, TaskId, WriteId, keys,
 };
-use leasehold_store::{Client, HostExt, OpenMode, Purpose};
+use leasehold_store::{
+    Client, FolderOptions, FolderStore, Host, HostExt, OpenMode, OpenOptions, Purpose, SystemHost,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -24,7 +27,6 @@ use crate::create::{create, no_queue};
 use crate::inbox::{DirectDispatch, Inboxes};
 use crate::inspect::EntryChecks;
 use crate::layout::{Layout, Migrating, PreviousLayout};
-use crate::place::Place;
 use crate::source::Changes;
 
 /// Newest format of the layout that this program supports.
@@ -125,6 +127,59 @@ impl Default for QueueConfig {
             layout_refresh_interval: LAYOUT_ASKED_EVERY,
             layout_max_age: LAYOUT_TRUSTED,
         }
+    }
+}
+
+/// Location of a queue. Text is an address (`s3://bucket/prefix`, `file:///path`, `memory://`, …) or a plain path; a
+/// [`Client`] is for programs that open the store themselves.
+#[derive(Debug, Clone)]
+pub enum Place {
+    /// A store's address.
+    Address(String),
+    /// A folder; its path is never read as an address.
+    Folder(PathBuf),
+    /// An open store.
+    Client(Client),
+}
+
+impl Place {
+    pub(crate) fn client(self, mode: OpenMode) -> Result<Client> {
+        let folder = FolderOptions { mode, ..FolderOptions::default() };
+        match self {
+            Place::Address(address) => {
+                Client::open(&address, &OpenOptions { folder, ..OpenOptions::default() })
+            }
+            Place::Folder(path) => {
+                let host: Arc<dyn Host> = Arc::new(SystemHost);
+                let store = FolderStore::open(path, folder, &host)?;
+                Ok(Client::new(Arc::new(store), host))
+            }
+            Place::Client(client) => Ok(client),
+        }
+    }
+}
+
+impl From<&str> for Place {
+    fn from(address: &str) -> Self {
+        Place::Address(address.to_owned())
+    }
+}
+
+impl From<String> for Place {
+    fn from(address: String) -> Self {
+        Place::Address(address)
+    }
+}
+
+impl From<&Path> for Place {
+    fn from(path: &Path) -> Self {
+        Place::Folder(path.to_owned())
+    }
+}
+
+impl From<Client> for Place {
+    fn from(client: Client) -> Self {
+        Place::Client(client)
     }
 }
 

@@ -32,9 +32,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::check::Checked;
-use crate::connect::{ObjectQueue, QueueConfig};
+use crate::connect::{ObjectQueue, Place, QueueConfig};
 use crate::inspect::{Filter, Stats};
-use crate::place::Place;
 use crate::purge::{Purged, PurgedAll, Retention};
 use crate::source::OpenSource;
 use crate::tasks::{TaskSnapshot, Transition};

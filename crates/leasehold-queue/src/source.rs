@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-use crate::settle::Settlement;
+use crate::claim::Settlement;
 
 /// A place that workers can take tasks from.
 pub trait OpenSource: fmt::Debug + Send + Sync + 'static {

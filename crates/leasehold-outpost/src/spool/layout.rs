@@ -9,7 +9,7 @@ use leasehold_store::{Host, HostExt};
 use std::sync::Arc;
 
 use super::Spool;
-use crate::queue_type::QUEUE_TYPE_VARIABLE;
+use crate::config::QUEUE_TYPE_VARIABLE;
 
 impl QueueLayout for Spool {
     fn describe(&self) -> String {

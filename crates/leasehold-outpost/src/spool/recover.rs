@@ -1,9 +1,12 @@
-//! Recovery after the death of other processes: finishes their changes, and removes their temporary files.
+//! Recovery after the death of other processes: finishes their changes, and removes their temporary files. Also removes
+//! completed tasks that are old, or too many. Failed tasks and rejected results stay for an operator; the record of a
+//! duplicate run is removed like a completed task.
 
-use leasehold_core::outpost::SpoolFile;
-use leasehold_core::{Result, TaskId};
+use leasehold_core::outpost::{ClockSource, NodeNow, OpKind, SpoolFile};
+use leasehold_core::{Now, Result, StoreTime, TaskId};
 
 use super::Spool;
+use super::outbox::Conflict;
 use super::record::NotedRecord;
 use crate::disk::{self, Durable};
 
@@ -74,5 +77,55 @@ impl Spool {
             }
         }
         Ok(())
+    }
+}
+
+impl Spool {
+    /// Removes completed tasks that are older than `completed_keep`, by the bucket's time, and the oldest ones beyond
+    /// `completed_max`; returns how many were removed. Tasks with unsent operations stay.
+    pub fn trim(&self) -> Result<u64> {
+        let now = self.now();
+        let mut kept = Vec::new();
+        let mut trimmed = 0;
+        for id in self.ended_ids("completed")? {
+            let body = disk::read(&self.path(&SpoolFile::Completed(id)))?.unwrap_or_default();
+            // A corrupt record is left for an operator.
+            let Ok(task) = NotedRecord::read(&id, &body) else { continue };
+            if task.ended_before(self.config.completed_keep, &now) && self.trim_one(&id)? {
+                trimmed += 1;
+            } else {
+                kept.push((task.task.state.finished_at().unwrap_or(StoreTime::NEVER), id));
+            }
+        }
+        kept.sort();
+        let most = usize::try_from(self.config.completed_max).unwrap_or(usize::MAX);
+        let too_many = kept.len().saturating_sub(most);
+        for (_, id) in &kept[..too_many] {
+            trimmed += u64::from(self.trim_one(id)?);
+        }
+        self.trim_notes(&now)?;
+        Ok(trimmed)
+    }
+
+    fn trim_notes(&self, now: &NodeNow) -> Result<()> {
+        let folder = self.root.join("conflicts");
+        for name in disk::names(&folder)? {
+            let path = folder.join(name);
+            let body = disk::read(&path)?.unwrap_or_default();
+            let Ok(note) = serde_json::from_slice::<Conflict>(&body) else { continue };
+            let is_old = |now: Now| now.is_past(note.at.plus(self.config.completed_keep));
+            let is_over = note.clock == ClockSource::Bucket && now.bucket.is_some_and(is_old);
+            if is_over && matches!(note.op.kind, OpKind::Claim { .. }) {
+                self.disk.remove(&path, Durable::No)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn trim_one(&self, id: &TaskId) -> Result<bool> {
+        if self.has_ops(id)? {
+            return Ok(false);
+        }
+        self.disk.remove(&self.path(&SpoolFile::Completed(*id)), Durable::No)
     }
 }

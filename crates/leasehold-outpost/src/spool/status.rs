@@ -7,10 +7,10 @@ use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 
 use super::change::{LeaseChange, internal};
+use super::claim::end_kind;
 use super::folder::LeaseFile;
 use super::outbox::{Conflict, op};
 use super::record::Note;
-use super::settle::end_kind;
 use super::{HeldTask, LocalTask, Spool};
 use crate::disk::{self, Durable};
 

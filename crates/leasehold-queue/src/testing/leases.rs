@@ -19,7 +19,6 @@ mod corrupt_objects;
 mod expiry;
 mod fencing;
 mod lost_answers;
-mod protocol;
 mod races;
 
 use bytes::Bytes;
@@ -34,8 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::FaultyStore;
-use crate::lease::{HeldLease, LEASE_TTL_MAX, Renewed, Taken, read_lease};
-pub use protocol::{Protocol, Real};
+use crate::lease::{HeldLease, LEASE_TTL_MAX, Leases, Renewed, Taken, read_lease};
 
 /// A store and a protocol under test, and the extent of the test.
 #[derive(Clone)]
@@ -66,6 +64,50 @@ impl Time {
     pub fn manual() -> Self {
         Time::Manual(FakeHost::new().with_real_pauses())
     }
+}
+
+/// A lease protocol, so that the suite can run broken variants of it. The default methods are the real protocol; a variant overrides what it breaks.
+pub trait Protocol: Send + Sync {
+    /// Takes the lease at `key` if it is free.
+    fn take<'a>(
+        &'a self,
+        client: &'a Client,
+        holder: &'a Holder,
+        key: &'a str,
+        subject: &'a Map<String, Value>,
+    ) -> BoxFuture<'a, Result<Taken>> {
+        Box::pin(async move { leases(client, holder)?.take(key, subject, None).await })
+    }
+
+    /// Renews a lease.
+    fn renew<'a>(
+        &'a self,
+        client: &'a Client,
+        holder: &'a Holder,
+        held: &'a mut HeldLease,
+    ) -> BoxFuture<'a, Result<Renewed>> {
+        Box::pin(async move { leases(client, holder)?.renew(held).await })
+    }
+
+    /// Releases a lease.
+    fn release<'a>(
+        &'a self,
+        client: &'a Client,
+        holder: &'a Holder,
+        held: HeldLease,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { leases(client, holder)?.release(held).await })
+    }
+}
+
+/// The real protocol: [`Leases`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Real;
+
+impl Protocol for Real {}
+
+fn leases(client: &Client, holder: &Holder) -> Result<Leases> {
+    Leases::new(client.clone(), holder.clone())
 }
 
 /// Extent of the test.

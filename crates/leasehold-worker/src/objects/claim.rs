@@ -1,6 +1,6 @@
 //! Claims: made for entries of the index, renewed while the task runs, and settled.
 //!
-//! Requests: see [`leasehold_queue::claim`] and [`leasehold_queue::settle`]. A renewal is 1 put.
+//! Requests: see [`leasehold_queue::claim`].
 
 use futures::future::BoxFuture;
 use leasehold_core::{Result, Task};

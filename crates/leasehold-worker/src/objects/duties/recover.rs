@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use super::lease::DutyLease;
+use super::DutyLease;
 use crate::objects::Objects;
 
 /// Ttl of the lease on the duty.

@@ -9,7 +9,7 @@ use leasehold_store::host::Instant;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lease::DutyLease;
+use super::DutyLease;
 use crate::objects::Objects;
 
 /// Maximum time of one round. It can be interrupted at any point and resumed, so that other duties do not wait for long.
