@@ -171,7 +171,7 @@ impl ObjectQueue {
         self.ensure_allowed(Intent::Change).await?;
         let (mut rescued, mut failed) = (Rescued::default(), None);
         for worker in self.inboxes().await? {
-            match self.rescue_inbox(&worker).await {
+            match self.empty_inbox(&worker, None).await {
                 Ok(one) => rescued.add(one),
                 Err(error) => failed = Some(error),
             }
@@ -188,19 +188,9 @@ impl ObjectQueue {
         Ok(prefixes.filter_map(|prefix| keys::parse_inbox(prefix)).collect())
     }
 
-    /// Empties the inbox of a worker unless it is live: pointers to waiting tasks move to the overflow, for any
-    /// worker.
-    pub async fn rescue_inbox(&self, worker: &WorkerId) -> Result<Rescued> {
-        self.empty_inbox(worker, None).await
-    }
-
-    /// Moves the tasks in the inbox of a live worker that cannot run them to the overflow, except those that it runs.
-    pub async fn empty_own_inbox(&self, worker: &WorkerId, runs: &HashSet<TaskId>) -> Result<Rescued> {
-        self.empty_inbox(worker, Some(runs)).await
-    }
-
-    /// Empties an inbox; `own` is set when its own worker does it, to the tasks that it runs.
-    async fn empty_inbox(&self, worker: &WorkerId, own: Option<&HashSet<TaskId>>) -> Result<Rescued> {
+    /// Empties an inbox: pointers to waiting tasks move to the overflow, for any worker. Without `own`, only while its
+    /// worker is not live; a worker that cannot run the tasks in its own inbox passes those that it runs, which stay.
+    pub async fn empty_inbox(&self, worker: &WorkerId, own: Option<&HashSet<TaskId>>) -> Result<Rescued> {
         let (mut rescued, mut failures) = (Rescued::default(), Vec::new());
         let mut next = Some(List::all(keys::inbox(worker)));
         while let Some(list) = next.filter(|_| failures.len() < FAILURES_MAX && !breaks("no-rescue")) {

@@ -99,15 +99,8 @@ pub struct ListedTask {
     pub modified: StoreTime,
     /// Size of its record in bytes.
     pub size: u64,
-    key: String,
-}
-
-impl ListedTask {
     /// Its key. During a migration one task can have two keys.
-    #[must_use]
-    pub fn key(&self) -> &str {
-        &self.key
-    }
+    pub key: String,
 }
 
 /// Number of waiting and running tasks, from the index.

@@ -68,7 +68,7 @@ impl BucketLink {
         let intent = Op { task: task.id, generation, epoch, base_rev, at: now, clock, kind };
         let seq = self.spool.on_disk(move |spool| spool.append(&intent)).await?;
         let claim = Event::Claim { worker, lease_id: lease_id.clone(), lease: until.since(now) };
-        let claimed = self.queue.update_if(Purpose::Sync, snapshot, &claim).await?.done();
+        let claimed = self.queue.update_if(snapshot, &claim).await?.done();
         // Another worker may have changed the task since.
         let is_ours = |now: &TaskSnapshot| now.task().lease_id.as_ref() == Some(&lease_id);
         let is_kept = if let Some(snapshot) = claimed.filter(is_ours) {

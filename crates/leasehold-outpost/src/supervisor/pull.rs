@@ -155,7 +155,7 @@ impl BucketLink {
         let (task, now) = (snapshot.task(), self.queue.now()?);
         let has_expired = task.expires_at.is_some_and(|at| now.is_past(at));
         if task.status() == Status::Pending && has_expired {
-            self.queue.update_if(Purpose::Sync, snapshot, &Event::Expire).await?;
+            self.queue.update_if(snapshot, &Event::Expire).await?;
             return Ok(());
         }
         let Some(view) = as_free(task, now) else {
@@ -221,7 +221,7 @@ impl BucketLink {
             } else if as_free(snapshot.task(), now).is_some() {
                 self.copy_if_free(prefetch, &hit, &snapshot).await?;
             } else {
-                self.queue.update_if(Purpose::Sync, &snapshot, &Event::TimeOut).await?;
+                self.queue.update_if(&snapshot, &Event::TimeOut).await?;
             }
         }
         Ok(())

@@ -116,7 +116,7 @@ impl BucketLink {
                 (BucketWrite::Create, there) => self.create(step.op, there.as_ref()).await?,
                 (_, None) => Transition::Missing,
                 (write, Some(known)) => match step.event(write, self, self.queue.now()?) {
-                    Some(event) => self.queue.update_if(Purpose::Sync, known, &event).await?,
+                    Some(event) => self.queue.update_if(known, &event).await?,
                     // Nothing to write: the bucket is already in this state.
                     None => return self.conclude(step, SyncAction::Done, Some(known)).await,
                 },
@@ -160,10 +160,7 @@ impl BucketLink {
         if op.clock == ClockSource::Boot {
             task = task.submitted_at(self.queue.now()?.earliest);
         }
-        match there {
-            Some(mark) => self.queue.create_over(Purpose::Sync, mark, task).await,
-            None => self.queue.create(Purpose::Sync, task).await,
-        }
+        self.queue.create(task, there).await
     }
 
     /// Handles an operation that the bucket has accepted.
@@ -218,7 +215,7 @@ impl BucketLink {
         self.evict(&snapshot.task().id);
         let (mut snapshot, release) = (snapshot.clone(), Event::Release { lease_id: lease_id.clone() });
         for _ in 0..TRIES_MAX {
-            match self.queue.update_if(Purpose::Sync, &snapshot, &release).await? {
+            match self.queue.update_if(&snapshot, &release).await? {
                 // It was cancelled meanwhile.
                 Transition::Changed(now) if now.task().lease_id.as_ref() == Some(&lease_id) => {
                     snapshot = now;
@@ -343,7 +340,7 @@ impl BucketLink {
             }
             _ => return Ok(None),
         };
-        self.queue.update_if(Purpose::Sync, snapshot, &event).await?;
+        self.queue.update_if(snapshot, &event).await?;
         Ok(None)
     }
 

@@ -34,7 +34,7 @@ pub(crate) async fn check_out(cluster: &TestCluster, node: &mut Node, duration: 
 /// Writes a change of another client to the bucket.
 pub(crate) async fn write(cluster: &TestCluster, id: &TaskId, event: Event) -> Task {
     let snapshot = cluster.queue.load(Purpose::Admin, id).await.unwrap().unwrap();
-    match cluster.queue.update_if(Purpose::Admin, &snapshot, &event).await.unwrap() {
+    match cluster.queue.update_if(&snapshot, &event).await.unwrap() {
         Transition::Done(snapshot) | Transition::Superseded(snapshot) => snapshot.task().clone(),
         other => panic!("{other:?}"),
     }

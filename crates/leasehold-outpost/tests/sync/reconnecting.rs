@@ -19,7 +19,7 @@ async fn taken_by_others(cluster: &TestCluster, id: &TaskId) -> TaskSnapshot {
 }
 
 async fn update(cluster: &TestCluster, snapshot: &TaskSnapshot, event: &Event) -> TaskSnapshot {
-    match cluster.queue.update_if(Purpose::Admin, snapshot, event).await.unwrap() {
+    match cluster.queue.update_if(snapshot, event).await.unwrap() {
         Transition::Done(snapshot) | Transition::Superseded(snapshot) => snapshot,
         other => panic!("{event:?}: {other:?}"),
     }

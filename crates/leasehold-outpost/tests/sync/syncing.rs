@@ -26,7 +26,7 @@ async fn of_five_thousand_tasks_the_ten_free_ones_are_found() {
         let snapshot = cluster.queue.load(Purpose::Admin, id).await.unwrap().unwrap();
         let lease_id = HexName::from_random(number as u128);
         let claim = Event::Claim { worker: worker.clone(), lease_id, lease: Duration::from_hours(10) };
-        let updated = cluster.queue.update_if(Purpose::Admin, &snapshot, &claim).await.unwrap();
+        let updated = cluster.queue.update_if(&snapshot, &claim).await.unwrap();
         assert!(matches!(updated, Transition::Done(_)));
     }
     let mut node = cluster.node("pi-1");

@@ -152,7 +152,7 @@ impl Inbox {
         if let Err(error) = self.leases.release(held).await {
             tracing::warn!(%key, %error, "failed to release lease");
         }
-        if let Err(error) = self.queue.rescue_inbox(self.worker()).await {
+        if let Err(error) = self.queue.empty_inbox(self.worker(), None).await {
             tracing::warn!(%error, "failed to empty inbox, other workers will do it");
         }
     }

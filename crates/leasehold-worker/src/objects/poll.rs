@@ -303,7 +303,7 @@ impl Poller {
         }
         self.entries.drop_inboxes();
         let running = objects.slots().tasks();
-        let moved = self.while_claiming(objects.queue.empty_own_inbox(&objects.worker.id, &running)).await;
+        let moved = self.while_claiming(objects.queue.empty_inbox(&objects.worker.id, Some(&running))).await;
         if let Err(error) = moved {
             objects.request_failed("move the inbox to the overflow", &error);
         }
