@@ -13,7 +13,8 @@ use leasehold_store::Outage;
 use leasehold_store::host::Running;
 use std::convert::Infallible;
 use std::sync::Arc;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::duty;
 use crate::renew::{self, ActiveClaim};
@@ -30,8 +31,8 @@ pub(crate) struct Engine {
     pub(crate) status: Arc<dyn SourceStatus>,
     /// Claims to renew. The renewer ends after the last sender was dropped.
     pub(crate) renewals: mpsc::UnboundedSender<Arc<ActiveClaim>>,
-    /// True if all runs have to stop, and those that would start.
-    is_stopping: watch::Sender<bool>,
+    /// Cancelled if all runs have to stop, and those that would start.
+    pub(crate) stopping: CancellationToken,
 }
 
 /// Runs the tasks of a source and does its duties, until shutdown or until nothing is left. When this returns, every
@@ -47,7 +48,7 @@ pub(crate) async fn run(
     let renewer = renew::run(runner.host.clone(), status.clone(), claims);
     let renewing = runner.host.spawn_thread("leasehold-renew", Box::pin(renewer));
     let duties = spawn_duties(&*source, &runner, &slots);
-    let engine = Engine { runner, slots, status, renewals, is_stopping: watch::Sender::new(false) };
+    let engine = Engine { runner, slots, status, renewals, stopping: CancellationToken::new() };
     let work = Box::pin(engine.work(&mut *source, &shutdown));
     let ended = match select(work, Box::pin(engine.stop_in_stages(&shutdown))).await {
         Either::Left((ended, _)) => ended,
@@ -103,15 +104,8 @@ impl Engine {
         self.slots.close();
         let timeout = self.runner.host.sleep(self.runner.options.drain);
         select(timeout, Box::pin(shutdown.reached(Stage::Abort))).await;
-        self.is_stopping.send_replace(true);
+        self.stopping.cancel();
         std::future::pending().await
-    }
-
-    /// Waits until all runs have to stop.
-    pub(crate) async fn stopping(&self) {
-        let mut is_stopping = self.is_stopping.subscribe();
-        // The sender lives in `self`, so the wait cannot fail.
-        let _ = is_stopping.wait_for(|is_stopping| *is_stopping).await;
     }
 }
 

@@ -36,7 +36,7 @@ impl Engine {
         // The renewer receives claims until this engine is dropped.
         let _ = self.renewals.send(active.clone());
         let run = Box::pin(self.runner.run(task, &active.run));
-        let end = match select(run, Box::pin(self.stopping())).await {
+        let end = match select(run, Box::pin(self.stopping.cancelled())).await {
             Either::Left((end, _)) => end,
             Either::Right(((), run)) => {
                 active.run.stop(Stop::Shutdown);

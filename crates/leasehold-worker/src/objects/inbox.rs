@@ -19,7 +19,7 @@ use leasehold_store::mutant::breaks;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::engine::request_failed;
 use crate::options::InboxLease;
@@ -41,8 +41,8 @@ pub(super) struct Inbox {
     has_heartbeat: AtomicBool,
     /// True if the inbox was not empty since the last renewal.
     is_busy: AtomicBool,
-    /// True if another process has taken the worker id.
-    is_lost: watch::Sender<bool>,
+    /// Cancelled if another process has taken the worker id.
+    lost: CancellationToken,
 }
 
 impl Inbox {
@@ -70,7 +70,7 @@ impl Inbox {
             trusted_until: Mutex::new(Some(held.lease().expires_at)),
             has_heartbeat: AtomicBool::new(true),
             is_busy: AtomicBool::new(true),
-            is_lost: watch::Sender::new(false),
+            lost: CancellationToken::new(),
         };
         Ok((inbox, held))
     }
@@ -99,9 +99,7 @@ impl Inbox {
 
     /// Waits until the worker id was lost.
     pub(super) async fn lost(&self) -> Error {
-        let mut is_lost = self.is_lost.subscribe();
-        // The sender lives in `self`, so the wait cannot fail.
-        let _ = is_lost.wait_for(|is_lost| *is_lost).await;
+        self.lost.cancelled().await;
         let worker = self.worker();
         let message = format!("worker id \"{worker}\" was taken by another process, with its inbox");
         Error::new(Kind::Lost, message)
@@ -131,7 +129,7 @@ impl Inbox {
                 }
                 Ok(Renewed::Lost) => {
                     self.set_trusted_until(None);
-                    self.is_lost.send_replace(true);
+                    self.lost.cancel();
                     return tracing::error!(worker = %self.worker(), "worker id was lost, stopping all tasks");
                 }
                 Err(error) => {
