@@ -265,11 +265,14 @@ impl ObjectQueue {
         let client = self.client.clone().with_timeout(REFRESH_TIMEOUT);
         let after = match client.get_unless(Purpose::Admin, keys::QUEUE, Some(&before.version)).await? {
             Get::Unchanged => LayoutSnapshot { requested_at, ..before },
-            Get::Found(object) => LayoutSnapshot {
-                meta: Arc::new(self.parse_same_queue(&object.body)?),
-                version: object.version,
-                requested_at,
-            },
+            Get::Found(object) => {
+                let meta = parse_meta(&object.body)?;
+                if meta.queue_id != self.meta.queue_id {
+                    self.layout.is_replaced.store(true, Relaxed);
+                    return Err(another_queue());
+                }
+                LayoutSnapshot { meta: Arc::new(meta), version: object.version, requested_at }
+            }
             Get::Missing => {
                 let store = self.client.describe();
                 return Err(Error::new(
@@ -284,15 +287,6 @@ impl ObjectQueue {
         self.layout.is_replaced.store(false, Relaxed);
         self.layout.store(after);
         Ok(self.layout.known())
-    }
-
-    fn parse_same_queue(&self, body: &[u8]) -> Result<QueueMeta> {
-        let meta = parse_meta(body)?;
-        if meta.queue_id != self.meta.queue_id {
-            self.layout.is_replaced.store(true, Relaxed);
-            return Err(another_queue());
-        }
-        Ok(meta)
     }
 
     fn layout_age(&self) -> Duration {

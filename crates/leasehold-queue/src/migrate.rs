@@ -157,7 +157,8 @@ impl ObjectQueue {
         let mut has_begun = false;
         for _ in 0..STEPS_MAX {
             let known = self.refresh_layout().await?;
-            if has_begun && was_aborted(&known.meta, to) {
+            let is_over = known.meta.migrating.is_none();
+            if has_begun && is_over && known.meta.shard_prefix_len != to {
                 return Err(Error::new(Kind::Lost, "the migration was aborted by another process"));
             }
             if let Some(migrating) = &known.meta.migrating {
@@ -348,10 +349,6 @@ fn set_phase(meta: &mut QueueMeta, phase: MigrationPhase) {
 
 fn unswept(meta: &QueueMeta) -> Option<&PreviousLayout> {
     meta.left.as_ref().filter(|left| left.swept_at.is_none())
-}
-
-fn was_aborted(meta: &QueueMeta, to: ShardLen) -> bool {
-    meta.migrating.is_none() && meta.shard_prefix_len != to
 }
 
 fn check_target(migrating: &Migrating, to: ShardLen) -> Result<()> {

@@ -67,7 +67,7 @@ async fn renew(host: Arc<dyn Host>, status: Arc<dyn SourceStatus>, active: Arc<A
     loop {
         // An answer may have come so late that the claim has expired, or soon will.
         let Some(left) = time_left else { return run.stop(Stop::Lost) };
-        let due = Box::pin(select(host.sleep(pause.min(left)), Box::pin(run.renewal_requested())));
+        let due = Box::pin(select(host.sleep(pause.min(left)), Box::pin(run.renewal.notified())));
         let is_requested = match select(Box::pin(run.until_ended()), due).await {
             Either::Left(_) => return,
             Either::Right((due, _)) => matches!(due, Either::Right(_)),

@@ -30,7 +30,7 @@ pub(crate) struct RunHandle {
     stop: watch::Sender<Option<Stop>>,
     progress: Mutex<Progress>,
     /// Notified of requests for an early renewal.
-    renewal: Notify,
+    pub(crate) renewal: Notify,
 }
 
 /// Progress of a handler.
@@ -102,15 +102,6 @@ impl RunHandle {
         let _ = changes.wait_for(|stop| stop.is_some_and(is_end)).await;
     }
 
-    /// Waits until the handler requests an early renewal.
-    ///
-    /// # Cancel safety
-    ///
-    /// A request that was not returned when the future was dropped is returned by the next call.
-    pub(crate) async fn renewal_requested(&self) {
-        self.renewal.notified().await;
-    }
-
     /// Progress that the handler has reported since the last call.
     pub(crate) fn take_progress(&self) -> Option<Value> {
         let mut progress = lock(&self.progress);
@@ -129,13 +120,8 @@ impl RunHandle {
         progress.next = None;
         if std::mem::take(&mut progress.is_written) {
             progress.next = Some(Value::Null);
-            self.request_renewal();
+            self.renewal.notify_one();
         }
-    }
-
-    /// Requests an early renewal of the claim.
-    pub(crate) fn request_renewal(&self) {
-        self.renewal.notify_one();
     }
 }
 

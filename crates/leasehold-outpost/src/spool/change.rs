@@ -9,7 +9,6 @@ use leasehold_core::{Error, Kind, LeaseId, Result};
 use leasehold_store::mutant::breaks;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::path::PathBuf;
 
 use super::folder::TaskFolder;
 use super::record::NotedRecord;
@@ -173,15 +172,10 @@ impl TaskFolder<'_> {
     }
 
     fn end(&self, op: Option<&Op>, record: &Value, is_again: bool) -> Result<()> {
-        let to = self.final_path(record);
-        self.spool.disk.replace(&to, record.to_string().as_bytes(), Durable::Yes)?;
-        self.append_op(op, is_again)
-    }
-
-    fn final_path(&self, record: &Value) -> PathBuf {
         let is_completed = record["status"] == "completed";
         let file = if is_completed { SpoolFile::Completed(self.id) } else { SpoolFile::Failed(self.id) };
-        self.spool.path(&file)
+        self.spool.disk.replace(&self.spool.path(&file), record.to_string().as_bytes(), Durable::Yes)?;
+        self.append_op(op, is_again)
     }
 
     /// Appends an operation to the outbox, unless an earlier execution of the change has appended it.

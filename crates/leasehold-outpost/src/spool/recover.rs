@@ -90,11 +90,13 @@ impl Spool {
         for id in self.ended_ids("completed")? {
             let body = disk::read(&self.path(&SpoolFile::Completed(id)))?.unwrap_or_default();
             // A corrupt record is left for an operator.
-            let Ok(task) = NotedRecord::read(&id, &body) else { continue };
-            if task.ended_before(self.config.completed_keep, &now) && self.trim_one(&id)? {
+            let Ok(noted) = NotedRecord::read(&id, &body) else { continue };
+            let ended_at = noted.task.state.finished_at().unwrap_or(StoreTime::NEVER);
+            let is_over = |now: Now| now.is_past(ended_at.plus(self.config.completed_keep));
+            if noted.now_by_clock_of(ended_at, &now).is_some_and(is_over) && self.trim_one(&id)? {
                 trimmed += 1;
             } else {
-                kept.push((task.task.state.finished_at().unwrap_or(StoreTime::NEVER), id));
+                kept.push((ended_at, id));
             }
         }
         kept.sort();

@@ -51,10 +51,6 @@ impl PrefetchState {
         self.types.insert(hit.entry.id, (hit.entry.rev, task_type.clone()));
     }
 
-    pub(super) fn is_skipped(&self, hit: &IndexHit) -> bool {
-        self.skip.get(&hit.entry.id) == Some(&hit.entry.rev)
-    }
-
     /// Returns whether a task may be of use here. Types and tasks for which there is no capacity are recorded.
     pub(super) fn is_useful(&mut self, hit: &IndexHit) -> bool {
         let known = self.types.get(&hit.entry.id).filter(|(rev, _)| *rev == hit.entry.rev);
@@ -83,7 +79,7 @@ impl PrefetchState {
 #[derive(Default)]
 pub(super) struct Capacity {
     pub(super) subscriptions: TaskTypes,
-    free: HashMap<TaskType, usize>,
+    pub(super) free: HashMap<TaskType, usize>,
     window: usize,
 }
 
@@ -98,11 +94,6 @@ impl Capacity {
 
     pub(super) fn fits(&self, task_type: &TaskType) -> bool {
         self.subscriptions.contains(task_type) && self.free_of(task_type) < self.window
-    }
-
-    /// Counts a task that was copied here.
-    pub(super) fn count_copy(&mut self, task_type: &TaskType) {
-        *self.free.entry(task_type.clone()).or_default() += 1;
     }
 
     fn is_low_on(&self, task_type: &TaskType) -> bool {

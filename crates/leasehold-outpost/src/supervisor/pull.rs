@@ -99,7 +99,8 @@ impl BucketLink {
         if has_forgotten {
             prefetch.capacity = self.capacity().await?;
         }
-        let is_new = |hit: &IndexHit| !here.contains(&hit.entry.id) && !prefetch.is_skipped(hit);
+        let is_skipped = |hit: &IndexHit| prefetch.skip.get(&hit.entry.id) == Some(&hit.entry.rev);
+        let is_new = |hit: &IndexHit| !here.contains(&hit.entry.id) && !is_skipped(hit);
         let mut candidates: Vec<_> = page.due.into_iter().filter(is_new).collect();
         let host = self.host();
         candidates.sort_by_cached_key(|hit| (Reverse(hit.entry.priority), host.random()));
@@ -171,7 +172,7 @@ impl BucketLink {
         self.cache_snapshot(snapshot);
         let is_here = self.spool.on_disk(move |spool| spool.mirror(&view, None)).await? == Mirrored::Written;
         if is_here {
-            prefetch.capacity.count_copy(&task.task_type);
+            *prefetch.capacity.free.entry(task.task_type.clone()).or_default() += 1;
             self.count(|synced| synced.mirrored += 1);
         }
         Ok(())

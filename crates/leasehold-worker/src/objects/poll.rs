@@ -166,7 +166,9 @@ impl Poller {
     /// Polls once, if it is time to.
     async fn poll(&mut self) -> Result<Polled> {
         loop {
-            let action = self.next_action()?;
+            let at = self.moment()?;
+            let (served, resume_at) = (self.served(at.now), self.entries.backoff().earliest_claim());
+            let action = self.schedule.next(&at, &served, resume_at, self.objects.slots().is_idle());
             let done = match action {
                 Action::Rest(left) => return Ok(Polled::Resting(left)),
                 Action::ReadBell(place) => self.read_bell(place).await,
@@ -178,12 +180,6 @@ impl Poller {
                 return Err(error);
             }
         }
-    }
-
-    fn next_action(&mut self) -> Result<Action> {
-        let at = self.moment()?;
-        let (served, resume_at) = (self.served(at.now), self.entries.backoff().earliest_claim());
-        Ok(self.schedule.next(&at, &served, resume_at, self.objects.slots().is_idle()))
     }
 
     /// Ends a poll.

@@ -48,14 +48,11 @@ async fn race(
         won.extend(done.map_err(failed)?.map_err(failed)?);
     }
     for key in keys {
-        let epochs: Vec<_> = won.iter().filter(|(_, held)| held.key() == key).map(epoch_of).collect();
+        let of_key = won.iter().filter(|(_, held)| held.key() == key);
+        let epochs: Vec<_> = of_key.map(|(_, held)| held.lease().epoch).collect();
         same(&format!("the list of the epochs with which `{key}` was won"), &epochs, &vec![epoch])?;
     }
     Ok(won)
-}
-
-fn epoch_of((_, held): &(Process, HeldLease)) -> u64 {
-    held.lease().epoch
 }
 
 async fn winners(suite: &LeaseSuite) -> Checked {
