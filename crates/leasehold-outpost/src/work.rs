@@ -101,16 +101,9 @@ struct NodeWorker {
     worker: WorkerInfo,
     /// Id of this run: two processes of one name have two.
     instance: HexName,
-    backoff: Mutex<Option<ConfirmationBackoff>>,
+    /// Start and duration of the back-off because the bucket has not confirmed a claim.
+    backoff: Mutex<Option<(Instant, Duration)>>,
     drain_wait: Mutex<Option<DrainWait>>,
-}
-
-/// Back-off because the bucket has not confirmed a claim.
-#[derive(Debug, Clone, Copy)]
-struct ConfirmationBackoff {
-    since: Instant,
-    /// Duration of the back-off.
-    duration: Duration,
 }
 
 impl TaskSource for SpoolSource {
@@ -347,7 +340,7 @@ impl NodeWorker {
 
     fn is_backing_off(&self) -> bool {
         let now = self.host().instant();
-        lock(&self.backoff).is_some_and(|backoff| now.since(backoff.since) < backoff.duration)
+        lock(&self.backoff).is_some_and(|(since, duration)| now.since(since) < duration)
     }
 
     /// Starts or doubles the back-off. Claims that have waited at the same time count once.
@@ -355,11 +348,11 @@ impl NodeWorker {
         let now = self.host().instant();
         let mut backoff = lock(&self.backoff);
         let duration = match *backoff {
-            Some(before) if before.since.since(began) > Duration::ZERO => return,
-            Some(before) => (before.duration * 2).min(BACKOFF_MAX),
+            Some((since, _)) if since.since(began) > Duration::ZERO => return,
+            Some((_, duration)) => (duration * 2).min(BACKOFF_MAX),
             None => BACKOFF_MIN,
         };
-        *backoff = Some(ConfirmationBackoff { since: now, duration });
+        *backoff = Some((now, duration));
     }
 }
 

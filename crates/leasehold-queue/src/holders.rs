@@ -127,7 +127,7 @@ impl ObjectQueue {
         Ok(sizes)
     }
 
-    async fn read_lease_info(&self, key: &str) -> Result<Option<LeaseInfo>> {
+    pub(crate) async fn read_lease_info(&self, key: &str) -> Result<Option<LeaseInfo>> {
         let lease = match crate::read_lease(&self.client, key).await {
             Err(error) if error.kind() == Kind::Corrupt => return Ok(Some(LeaseInfo::CORRUPT)),
             lease => lease?,

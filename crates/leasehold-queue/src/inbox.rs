@@ -32,11 +32,11 @@ use std::time::Duration;
 
 use crate::connect::ObjectQueue;
 use crate::discover::IndexHit;
+use crate::holders::LeaseState;
 use crate::inspect::READS_AT_ONCE;
 use crate::layout::Intent;
 use crate::lease::Leases;
 use crate::peer_leases::PeerLeaseCache;
-use crate::read_lease;
 use crate::sweep::Swept;
 
 /// Maximum time for which a submit waits for the list of live workers.
@@ -73,17 +73,6 @@ pub enum Selection {
     Hash,
     /// At random.
     Random,
-}
-
-/// Result of emptying inboxes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Rescued {
-    /// Pointers that were moved to the overflow.
-    pub moved: u64,
-    /// Pointers that were removed: their tasks have another entry, or are final.
-    pub removed: u64,
-    /// Pointers that stay for now: their tasks are running, or have just changed.
-    pub left: u64,
 }
 
 /// A producer's cached list of live workers.
@@ -166,13 +155,14 @@ impl ObjectQueue {
     }
 
     /// Empties the inboxes of all crashed workers. Any client may do this at any time, also concurrently. A failure does
-    /// not stop the rest; the last one is returned at the end. Requests: 1 list if nothing is to be done.
-    pub async fn rescue_inboxes(&self) -> Result<Rescued> {
+    /// not stop the rest; the last one is returned at the end. Returns the number of pointers that are gone. Requests: 1
+    /// list if nothing is to be done.
+    pub async fn rescue_inboxes(&self) -> Result<u64> {
         self.ensure_allowed(Intent::Change).await?;
-        let (mut rescued, mut failed) = (Rescued::default(), None);
+        let (mut rescued, mut failed) = (0, None);
         for worker in self.inboxes().await? {
             match self.empty_inbox(&worker, None).await {
-                Ok(one) => rescued.add(one),
+                Ok(count) => rescued += count,
                 Err(error) => failed = Some(error),
             }
         }
@@ -190,8 +180,8 @@ impl ObjectQueue {
 
     /// Empties an inbox: pointers to waiting tasks move to the overflow, for any worker. Without `own`, only while its
     /// worker is not live; a worker that cannot run the tasks in its own inbox passes those that it runs, which stay.
-    pub async fn empty_inbox(&self, worker: &WorkerId, own: Option<&HashSet<TaskId>>) -> Result<Rescued> {
-        let (mut rescued, mut failures) = (Rescued::default(), Vec::new());
+    pub async fn empty_inbox(&self, worker: &WorkerId, own: Option<&HashSet<TaskId>>) -> Result<u64> {
+        let (mut rescued, mut failures) = (0, Vec::new());
         let mut next = Some(List::all(keys::inbox(worker)));
         while let Some(list) = next.filter(|_| failures.len() < FAILURES_MAX && !breaks("no-rescue")) {
             // The worker may be back meanwhile; then the rest is its own again.
@@ -209,7 +199,7 @@ impl ObjectQueue {
             let before = rescued;
             while let Some(one) = moves.next().await {
                 match one {
-                    Ok(one) => rescued.add(one),
+                    Ok(is_gone) => rescued += u64::from(is_gone),
                     // One failure must not stop the others; if all fail, the store is unavailable.
                     Err(error) => failures.push(error),
                 }
@@ -217,12 +207,12 @@ impl ObjectQueue {
                     break;
                 }
             }
-            if (rescued.moved, rescued.removed) != (before.moved, before.removed) {
+            if rescued > before {
                 self.ring_for_overflow().await;
             }
         }
-        if rescued.moved + rescued.removed > 0 {
-            tracing::info!(%worker, moved = rescued.moved, "inbox emptied, tasks moved to the overflow");
+        if rescued > 0 {
+            tracing::info!(%worker, pointers = rescued, "inbox emptied, tasks moved to the overflow");
         }
         failures.pop().map_or(Ok(rescued), Err)
     }
@@ -248,19 +238,14 @@ impl ObjectQueue {
 
     /// True if a worker holds, or may hold, the lease on its inbox. A corrupt lease does not protect the inbox.
     pub(crate) async fn is_inbox_held(&self, worker: &WorkerId) -> Result<bool> {
-        match read_lease(&self.client, &keys::inbox_lease(worker)).await {
-            Ok(lease) => {
-                let now = self.now()?;
-                Ok(lease.is_some_and(|lease| !lease.is_free(now)))
-            }
-            Err(error) if error.kind() == Kind::Corrupt => Ok(false),
-            Err(error) => Err(error),
-        }
+        let info = self.read_lease_info(&keys::inbox_lease(worker)).await?;
+        Ok(info.is_some_and(|info| info.state == LeaseState::Held))
     }
 
     /// Removes one pointer from an inbox without a worker. A pointer to a waiting task, or to one that does not exist
-    /// yet, moves to the overflow; for any other, index cleanup decides.
-    async fn rescue_entry(&self, found: IndexHit) -> Result<Rescued> {
+    /// yet, moves to the overflow; for any other, index cleanup decides. False if it stays for now: its task is running, or
+    /// has just changed.
+    async fn rescue_entry(&self, found: IndexHit) -> Result<bool> {
         let entry = &found.entry;
         self.ensure_allowed(Intent::Change).await?;
         let is_to_be_moved = match self.load(Purpose::Sweep, &entry.id).await {
@@ -273,10 +258,7 @@ impl ObjectQueue {
             Err(error) => return Err(error),
         };
         if !is_to_be_moved {
-            return Ok(match self.sweep(&found).await? {
-                Swept::Removed | Swept::Moved(_) => Rescued { removed: 1, ..Rescued::default() },
-                _ => Rescued { left: 1, ..Rescued::default() },
-            });
+            return Ok(matches!(self.sweep(&found).await?, Swept::Removed | Swept::Moved(_)));
         }
         let moved = entry.at_location(IndexLocation::Overflow);
         if breaks("rescue-removes-first") {
@@ -286,15 +268,7 @@ impl ObjectQueue {
             self.put_entry(Purpose::Sweep, &moved).await?;
             self.remove_entry(Purpose::Sweep, entry).await;
         }
-        Ok(Rescued { moved: 1, ..Rescued::default() })
-    }
-}
-
-impl Rescued {
-    fn add(&mut self, other: Rescued) {
-        self.moved += other.moved;
-        self.removed += other.removed;
-        self.left += other.left;
+        Ok(true)
     }
 }
 

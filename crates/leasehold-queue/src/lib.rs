@@ -67,7 +67,7 @@ pub use connect::{ObjectQueue, Place, QueueConfig, QueueMeta};
 pub use discover::IndexHit;
 pub use front::{Queue, QueueLayout, Submit, Submitted};
 pub use holders::{IdPurpose, LeaseInfo, LeaseState};
-pub use inbox::{DirectDispatch, Rescued, Selection};
+pub use inbox::{DirectDispatch, Selection};
 pub use inspect::{Filter, ListedTask, Stats};
 pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, read_lease};
 pub use migrate::{MigrateOptions, Migrated, MigrationPlan, Progress};
