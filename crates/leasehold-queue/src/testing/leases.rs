@@ -167,13 +167,6 @@ impl LeaseSuite {
         format!("{}/{name}.json", self.root)
     }
 
-    fn host(&self) -> Arc<dyn Host> {
-        match &self.time {
-            Time::Manual(host) => Arc::new(host.clone()),
-            Time::Real => Arc::new(SystemHost),
-        }
-    }
-
     async fn pass(&self, duration: Duration) {
         match &self.time {
             Time::Manual(host) => host.advance(duration),
@@ -183,36 +176,23 @@ impl LeaseSuite {
 
     /// A process of this name that knows the store's time, like any that has made a request.
     async fn process(&self, name: &str) -> Process {
-        self.process_with(name, self.long(), |client| client).await
-    }
-
-    /// A process whose leases are meant to expire.
-    async fn brief(&self, name: &str) -> Process {
-        self.process_with(name, self.extent.ttl, |client| client).await
-    }
-
-    /// A process that gives up at the first request without an answer.
-    async fn impatient(&self, name: &str) -> Process {
-        self.process_with(name, self.long(), |client| client.with_timeout(Duration::ZERO)).await
-    }
-
-    /// Lifetime of a lease that is not meant to expire, however busy the machine.
-    fn long(&self) -> Duration {
-        match self.time {
-            Time::Manual(_) => self.extent.ttl,
-            Time::Real => LEASE_TTL_MAX,
-        }
-    }
-
-    async fn process_with(&self, name: &str, ttl: Duration, make: impl Fn(Client) -> Client) -> Process {
-        let host = self.host();
+        let (host, ttl): (Arc<dyn Host>, _) = match &self.time {
+            Time::Manual(host) => (Arc::new(host.clone()), self.extent.ttl),
+            // Its leases are not meant to expire, however busy the machine.
+            Time::Real => (Arc::new(SystemHost), LEASE_TTL_MAX),
+        };
         let store = Arc::new(FaultyStore::new((self.open)(&host)));
-        let client = make(Client::new(store.clone(), host.clone()));
+        let client = Client::new(store.clone(), host.clone());
         let worker_id = Name::checked("worker id", name).unwrap();
         let instance = HexName::from_random(host.random_bits());
-        let holder = Holder { worker_id, instance, ttl };
         client.get(Purpose::Lease, &self.key("first")).await.unwrap();
-        Process { store, client, holder, protocol: self.protocol.clone() }
+        let (holder, brief_ttl) = (Holder { worker_id, instance, ttl }, self.extent.ttl);
+        Process { store, client, holder, brief_ttl, protocol: self.protocol.clone() }
+    }
+
+    /// Two processes, the first of them of this kind, and a key for their lease.
+    async fn pair(&self, key: &str, first: fn(Process) -> Process) -> (Process, Process, String) {
+        (first(self.process("first").await), self.process("second").await, self.key(key))
     }
 }
 
@@ -231,10 +211,26 @@ struct Process {
     store: Arc<FaultyStore>,
     client: Client,
     holder: Holder,
+    brief_ttl: Duration,
     protocol: Arc<dyn Protocol>,
 }
 
 impl Process {
+    fn usual(self) -> Self {
+        self
+    }
+
+    /// Its leases are meant to expire.
+    fn brief(mut self) -> Self {
+        self.holder.ttl = self.brief_ttl;
+        self
+    }
+
+    /// Gives up at the first request without an answer.
+    fn impatient(self) -> Self {
+        Self { client: self.client.with_timeout(Duration::ZERO), ..self }
+    }
+
     async fn take(&self, key: &str) -> Result<Taken> {
         self.protocol.take(&self.client, &self.holder, key, &subject()).await
     }

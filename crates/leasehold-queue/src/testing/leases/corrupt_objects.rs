@@ -6,7 +6,7 @@ use leasehold_core::Kind;
 use leasehold_store::{Purpose, Store};
 use std::time::Duration;
 
-use super::{Check, LEASE_TTL_MAX, LeaseSuite, Time};
+use super::{Check, LEASE_TTL_MAX, LeaseSuite, Process, Time};
 
 pub(super) const CHECKS: &[Check] = &[
     ("a young corrupt lease is not touched", |suite| young(suite).boxed()),
@@ -58,8 +58,7 @@ async fn old(suite: &LeaseSuite) {
 /// The holder notices that its lease is corrupt; the next holder has a higher epoch.
 async fn corrupted(suite: &LeaseSuite) {
     let Time::Manual(_) = suite.time else { return };
-    let (first, second) = (suite.process("first").await, suite.process("second").await);
-    let key = suite.key("corrupted");
+    let (first, second, key) = suite.pair("corrupted", Process::usual).await;
     let mut held = first.hold(&key).await;
     first.overwrite(&key, "{").await;
     first.has_lost(&mut held).await;
@@ -74,8 +73,7 @@ async fn corrupted(suite: &LeaseSuite) {
 
 /// No client deletes held leases; if one is deleted all the same, the former holder stops and cannot recreate it.
 async fn deleted(suite: &LeaseSuite) {
-    let (first, second) = (suite.process("first").await, suite.process("second").await);
-    let key = suite.key("deleted");
+    let (first, second, key) = suite.pair("deleted", Process::usual).await;
     let mut held = first.hold(&key).await;
     first.store.delete(&key).await.unwrap();
     first.has_lost(&mut held).await;

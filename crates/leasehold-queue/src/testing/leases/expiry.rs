@@ -37,8 +37,7 @@ pub(super) async fn until_expired(suite: &LeaseSuite, processes: &[Process], hel
 
 /// The first holder stops renewing; another process tries until it gets the lease. At no time do both trust it.
 async fn trusted(suite: &LeaseSuite) {
-    let (first, second) = (suite.brief("first").await, suite.process("second").await);
-    let key = suite.key("trusted");
+    let (first, second, key) = suite.pair("trusted", Process::brief).await;
     let held = first.hold(&key).await;
     assert!(first.trusts(&held), "a lease of {:?} is not trusted by its new holder", suite.extent.ttl);
     let mut refusals = 0;
@@ -58,8 +57,7 @@ async fn trusted(suite: &LeaseSuite) {
 
 async fn boundary(suite: &LeaseSuite) {
     let Time::Manual(_) = suite.time else { return };
-    let (first, second) = (suite.process("first").await, suite.process("second").await);
-    let key = suite.key("boundary");
+    let (first, second, key) = suite.pair("boundary", Process::usual).await;
     let mut held = first.hold(&key).await;
     suite.pass(suite.extent.ttl.saturating_sub(MILLISECOND)).await;
     assert!(first.trusts(&held), "trust a moment before expiry");
@@ -73,8 +71,7 @@ async fn boundary(suite: &LeaseSuite) {
 }
 
 async fn released(suite: &LeaseSuite) {
-    let (first, second) = (suite.process("first").await, suite.process("second").await);
-    let key = suite.key("given-back");
+    let (first, second, key) = suite.pair("given-back", Process::usual).await;
     let held = first.hold(&key).await;
     is_shown_as(&second, &key, false).await;
     let mut copy = held.clone();
@@ -98,8 +95,7 @@ async fn is_shown_as(process: &Process, key: &str, released: bool) {
 
 async fn renewed(suite: &LeaseSuite) {
     let Time::Manual(_) = suite.time else { return };
-    let (first, second) = (suite.process("first").await, suite.process("second").await);
-    let key = suite.key("renewed");
+    let (first, second, key) = suite.pair("renewed", Process::usual).await;
     let mut held = first.hold(&key).await;
     for _ in 0..6 {
         suite.pass(suite.extent.ttl * 2 / 3).await;

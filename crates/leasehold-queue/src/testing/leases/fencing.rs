@@ -27,8 +27,7 @@ async fn is_fenced(former: &Process, held: HeldLease, key: &str) {
 }
 
 async fn former(suite: &LeaseSuite) {
-    let (first, second) = (suite.brief("first").await, suite.process("second").await);
-    let key = suite.key("former");
+    let (first, second, key) = suite.pair("former", Process::brief).await;
     let held = first.hold(&key).await;
     until_expired(suite, std::slice::from_ref(&second), Some(&held)).await;
     let mut taken = second.hold(&key).await;
@@ -50,14 +49,13 @@ async fn namesakes(suite: &LeaseSuite) {
 
 /// A process whose lease was released or has expired does not mistake its old claim for the new one.
 async fn again(suite: &LeaseSuite) {
-    let (first, second) = (suite.process("first").await, suite.process("second").await);
-    let key = suite.key("again");
+    let (first, second, key) = suite.pair("again", Process::usual).await;
     let held = first.hold(&key).await;
     first.release(held).await;
     let held = first.hold(&key).await;
     assert_eq!(held.lease().epoch, 2, "the epoch after release");
     second.is_refused(&key).await;
-    let (key, first) = (suite.key("again-run-out"), suite.brief("first").await);
+    let (key, first) = (suite.key("again-run-out"), first.brief());
     let held = first.hold(&key).await;
     until_expired(suite, std::slice::from_ref(&first), Some(&held)).await;
     let mut held = first.hold(&key).await;
@@ -68,8 +66,7 @@ async fn again(suite: &LeaseSuite) {
 }
 
 async fn broken(suite: &LeaseSuite) {
-    let (first, second) = (suite.process("first").await, suite.process("second").await);
-    let key = suite.key("broken");
+    let (first, second, key) = suite.pair("broken", Process::usual).await;
     assert_eq!(breaks(&second, &key).await, None, "breaking what is not there");
     let mut held = first.hold(&key).await;
     assert_eq!(breaks(&second, &key).await, Some(1), "the epoch that was broken");
@@ -91,8 +88,7 @@ async fn breaks(process: &Process, key: &str) -> Option<u64> {
 
 /// A field added by a newer program survives renewal, release, break and take-over.
 async fn unknown_fields(suite: &LeaseSuite) {
-    let (first, second) = (suite.process("first").await, suite.process("second").await);
-    let key = suite.key("unknown");
+    let (first, second, key) = suite.pair("unknown", Process::usual).await;
     let mut lease = first.hold(&key).await.lease().clone();
     lease.subject.insert("newer".into(), "kept".into());
     first.overwrite(&key, lease.write()).await;

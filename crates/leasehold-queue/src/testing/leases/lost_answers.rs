@@ -33,8 +33,7 @@ async fn still_holds(holder: &Process, held: &mut HeldLease, epoch: u64, other: 
 }
 
 async fn lost_take(suite: &LeaseSuite) {
-    let (first, second) = (suite.process("first").await, suite.process("second").await);
-    let key = suite.key("lost-take");
+    let (first, second, key) = suite.pair("lost-take", Process::usual).await;
     first.store.next(PutFault::AnswerLost);
     let mut held = first.hold(&key).await;
     still_holds(&first, &mut held, 1, &second).await;
@@ -45,8 +44,7 @@ async fn lost_take(suite: &LeaseSuite) {
 }
 
 async fn lost_renewal(suite: &LeaseSuite) {
-    let (first, second) = (suite.process("first").await, suite.process("second").await);
-    let key = suite.key("lost-renewal");
+    let (first, second, key) = suite.pair("lost-renewal", Process::usual).await;
     let mut held = first.hold(&key).await;
     first.store.next(PutFault::AnswerLost);
     first.keeps(&mut held).await;
@@ -54,8 +52,7 @@ async fn lost_renewal(suite: &LeaseSuite) {
 }
 
 async fn late_renewal(suite: &LeaseSuite) {
-    let (first, second) = (suite.impatient("first").await, suite.process("second").await);
-    let key = suite.key("late-renewal");
+    let (first, second, key) = suite.pair("late-renewal", Process::impatient).await;
     let mut held = first.hold(&key).await;
     let confirmed = held.lease().expires_at;
     suite.pass(suite.extent.ttl / 10).await;
@@ -69,8 +66,7 @@ async fn late_renewal(suite: &LeaseSuite) {
 }
 
 async fn overtaken_renewal(suite: &LeaseSuite) {
-    let (first, second) = (suite.impatient("first").await, suite.process("second").await);
-    let key = suite.key("overtaken-renewal");
+    let (first, second, key) = suite.pair("overtaken-renewal", Process::impatient).await;
     let mut held = first.hold(&key).await;
     first.store.next(PutFault::Late);
     in_doubt(&first.renew(&mut held).await);
@@ -87,8 +83,7 @@ async fn overtaken_renewal(suite: &LeaseSuite) {
 }
 
 async fn lost_release(suite: &LeaseSuite) {
-    let (first, second) = (suite.process("first").await, suite.process("second").await);
-    let key = suite.key("lost-release");
+    let (first, second, key) = suite.pair("lost-release", Process::usual).await;
     let held = first.hold(&key).await;
     first.store.next(PutFault::AnswerLost);
     first.release(held).await;
@@ -97,8 +92,7 @@ async fn lost_release(suite: &LeaseSuite) {
 
 /// A process with an unknown outcome does not hold the lease; when it tries again, it finds that it does.
 async fn late_take(suite: &LeaseSuite) {
-    let (first, second) = (suite.impatient("first").await, suite.process("second").await);
-    let key = suite.key("late-take");
+    let (first, second, key) = suite.pair("late-take", Process::impatient).await;
     first.store.next(PutFault::Late);
     in_doubt(&first.take(&key).await);
     first.store.apply_late().await.unwrap();
@@ -117,8 +111,7 @@ async fn late_take(suite: &LeaseSuite) {
 
 /// A process that takes a lease again after releasing it holds it, whenever the release is applied.
 async fn late_release(suite: &LeaseSuite) {
-    let (first, second) = (suite.impatient("first").await, suite.process("second").await);
-    let key = suite.key("late-release");
+    let (first, second, key) = suite.pair("late-release", Process::impatient).await;
     let held = first.hold(&key).await;
     first.store.next(PutFault::Late);
     let released = first.protocol.release(&first.client, &first.holder, held).await;
@@ -131,8 +124,7 @@ async fn late_release(suite: &LeaseSuite) {
 
 /// A break ends the lease that was held when it was requested, not the next one too.
 async fn lost_break(suite: &LeaseSuite) {
-    let (first, second) = (suite.process("first").await, suite.impatient("second").await);
-    let key = suite.key("lost-break");
+    let (second, first, key) = suite.pair("lost-break", Process::impatient).await;
     let mut held = first.hold(&key).await;
     second.store.next(PutFault::Late);
     in_doubt(&crate::lease::break_lease(&second.client, &key, &subject()).await);

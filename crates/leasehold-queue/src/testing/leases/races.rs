@@ -67,7 +67,7 @@ async fn released(suite: &LeaseSuite) {
 async fn expired(suite: &LeaseSuite) {
     let (processes, keys) = (processes(suite).await, keys(suite, "run-out"));
     let mut first = Vec::new();
-    let former = suite.brief("former").await;
+    let former = suite.process("former").await.brief();
     for key in &keys {
         first.push(former.hold(key).await);
     }
