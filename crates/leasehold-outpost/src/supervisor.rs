@@ -29,7 +29,6 @@ use std::time::Duration;
 use crate::spool::Spool;
 use prefetch::PrefetchState;
 
-mod checkout;
 mod prefetch;
 mod pull;
 mod push;

@@ -12,13 +12,13 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use crate::engine;
 use crate::handler::{Context, Handler, TaskError, typed};
 use crate::objects::ObjectSource;
 use crate::options::WorkerOptions;
 use crate::runner::TaskRunner;
 use crate::shutdown::{Shutdown, Stage};
 use crate::staging::ArtifactIo;
-use crate::{duty, engine};
 
 /// Runs handlers for the tasks of a queue.
 pub struct Worker {
@@ -257,7 +257,8 @@ impl Worker {
         if duties.is_empty() {
             return Err(Error::invalid("maintenance duties require a bucket"));
         }
-        let duties = Box::pin(duty::run(duties, source.status(), self.runner.host.clone(), slots.clone()));
+        let duties =
+            Box::pin(engine::run_duties(duties, source.status(), self.runner.host.clone(), slots.clone()));
         let done = match select(duties, Box::pin(shutdown.reached(Stage::Drain))).await {
             Either::Left((done, _)) => done,
             Either::Right(((), duties)) => {
