@@ -10,7 +10,7 @@ use bytes::Bytes;
 use leasehold_core::limits::{LAYOUT_ASKED_EVERY, LAYOUT_TRUSTED};
 use leasehold_core::oversize::corrupt_reason;
 use leasehold_core::{
-    Error, HexName, Kind, Now, Result, Shard, ShardLen, StepContext, StoreTime, TaskId, WriteId, keys,
+    Error, HexName, Kind, Now, Result, ShardLen, StepContext, StoreTime, TaskId, WriteId, keys,
 };
 use leasehold_store::{
     Client, FolderOptions, FolderStore, Host, HostExt, OpenMode, OpenOptions, Purpose, SystemHost,
@@ -265,11 +265,6 @@ impl ObjectQueue {
     #[must_use]
     pub fn shard_len(&self) -> ShardLen {
         self.meta.shard_prefix_len
-    }
-
-    /// All shards of a queue whose shards have this number of digits.
-    pub fn all_shards(digits: u8) -> Result<Vec<Shard>> {
-        Ok(ShardLen::new(digits)?.all())
     }
 
     /// Current time of the store.

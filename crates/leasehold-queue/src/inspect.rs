@@ -8,8 +8,8 @@
 
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use leasehold_core::{
-    Entry, Error, IndexLocation, Kind, Minute, Reason, Result, Shard, ShardLen, Status, StoreTime, Task,
-    TaskId, TaskIdPrefix, keys,
+    Entry, Error, IndexLocation, Kind, Minute, Reason, Result, ShardLen, Status, StoreTime, Task, TaskId,
+    TaskIdPrefix, keys,
 };
 use leasehold_store::host::{Instant, lock};
 use leasehold_store::{Get, List, ListEntry, Purpose};
@@ -288,12 +288,6 @@ impl ObjectQueue {
             self.entry_checks.record(entry, exists, now);
         }
         Ok(self.entry_checks.without_task(entries))
-    }
-
-    /// Parses the names of shards; an empty list means all.
-    pub fn shards(&self, names: &[String]) -> Result<Vec<Shard>> {
-        let len = self.shard_len();
-        if names.is_empty() { Ok(len.all()) } else { names.iter().map(|name| len.parse(name)).collect() }
     }
 }
 

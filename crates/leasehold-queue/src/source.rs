@@ -17,8 +17,8 @@ use futures::stream::FuturesUnordered;
 pub use leasehold_core::ids::TaskTypes;
 pub use leasehold_core::scan::DrainWait;
 use leasehold_core::scan::Polling;
-use leasehold_core::{Result, ShardRange, Task, TaskId, WorkerId};
-use leasehold_store::Outage;
+use leasehold_core::{Error, Result, ShardRange, Task, TaskId, WorkerId};
+use leasehold_store::{Client, Outage};
 use serde_json::Value;
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -27,6 +27,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::claim::Settlement;
+
+/// Number of consecutive failed requests after which work waits for the store.
+const OUTAGE_FAILURES: u32 = 3;
 
 /// A place that workers can take tasks from.
 pub trait OpenSource: fmt::Debug + Send + Sync + 'static {
@@ -174,6 +177,27 @@ pub trait SourceStatus: fmt::Debug + Send + Sync {
     /// True if the worker has to be restarted, because the layout has changed.
     fn is_outdated(&self) -> bool {
         false
+    }
+
+    /// The outage, once enough requests have failed to wait for the store: one or two failures are common.
+    fn long_outage(&self) -> Option<Outage> {
+        self.outage().filter(|outage| outage.failures >= OUTAGE_FAILURES)
+    }
+
+    /// Logs a request that failed. During an outage of the store, which is reported as a whole, only at debug level.
+    fn request_failed(&self, operation: &'static str, error: &Error) {
+        if self.outage().is_some() {
+            tracing::debug!(operation, %error, "store request failed");
+        } else {
+            tracing::warn!(operation, %error, "store request failed");
+        }
+    }
+}
+
+/// The status of a store, for work that is not part of a source.
+impl SourceStatus for Client {
+    fn outage(&self) -> Option<Outage> {
+        self.health().outage()
     }
 }
 

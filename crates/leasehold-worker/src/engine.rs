@@ -7,10 +7,10 @@
 use futures::StreamExt;
 use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
-use leasehold_core::{Error, Kind, Result};
+use leasehold_core::{Kind, Result};
 use leasehold_queue::source::{Duty, Slots, SourceStatus, TaskSource, next_or};
+use leasehold_store::HostExt;
 use leasehold_store::host::{Host, Instant, Running};
-use leasehold_store::{HostExt, Outage};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +20,6 @@ use tokio_util::sync::CancellationToken;
 use crate::renew::{self, ActiveClaim};
 use crate::runner::TaskRunner;
 use crate::shutdown::{Shutdown, Stage};
-
-/// Number of consecutive failed requests after which work waits for the store; one or two are common.
-const OUTAGE_FAILURES: u32 = 3;
 
 /// State of a running worker.
 pub(crate) struct Engine {
@@ -138,12 +135,12 @@ pub(crate) async fn run_duties(
                 if status.is_outdated() {
                     return Err(error);
                 }
-                request_failed(planned.duty.operation(), &error, status.outage().as_ref());
+                status.request_failed(planned.duty.operation(), &error);
             }
         }
         let pause = every.mul_f64(0.9) + host.random_below(every / 5);
         // One round is the probe of a failing store.
-        let outage = long_outage(status.outage());
+        let outage = status.long_outage();
         let pause = outage.map_or(pause, |outage| outage.pause(host.instant()).max(pause));
         if let Either::Right(_) = select(host.sleep(pause), Box::pin(slots.closed())).await {
             for planned in &mut planned {
@@ -168,19 +165,5 @@ impl Planned {
             Either::Left((done, _)) => done,
             Either::Right(_) => Ok(()),
         }
-    }
-}
-
-/// The outage, once enough requests have failed to wait for the store.
-pub(crate) fn long_outage(outage: Option<Outage>) -> Option<Outage> {
-    outage.filter(|outage| outage.failures >= OUTAGE_FAILURES)
-}
-
-/// Logs a request that failed. During an outage of the store, which is reported as a whole, only at debug level.
-pub(crate) fn request_failed(operation: &'static str, error: &Error, outage: Option<&Outage>) {
-    if outage.is_some() {
-        tracing::debug!(operation, %error, "store request failed");
-    } else {
-        tracing::warn!(operation, %error, "store request failed");
     }
 }

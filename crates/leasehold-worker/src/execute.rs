@@ -10,7 +10,7 @@ use leasehold_queue::source::{ClaimedTask, TaskInSlot};
 use std::time::Duration;
 use tracing::Instrument;
 
-use crate::engine::{Engine, long_outage, request_failed};
+use crate::engine::Engine;
 use crate::renew::ActiveClaim;
 use crate::run_handle::Stop;
 
@@ -70,9 +70,8 @@ impl Engine {
                 Ok(settled) => return settled,
                 Err(error) => error,
             };
-            let (now, outage) = (self.runner.host.instant(), self.status.outage());
-            request_failed("record a task's result", &error, outage.as_ref());
-            let outage = long_outage(outage);
+            self.status.request_failed("record a task's result", &error);
+            let (now, outage) = (self.runner.host.instant(), self.status.long_outage());
             let is_outage = matches!(error.kind(), Kind::Unavailable | Kind::Denied) || outage.is_some();
             let held_for = claim.time_left();
             limit = if is_outage { None } else { limit.or(held_for.map(|left| (now, left))) };

@@ -45,7 +45,6 @@ use tokio::sync::mpsc;
 use self::inbox::Inbox;
 use self::poll::{DUE_SOON, Poller};
 use self::shard_assignment::ShardAssignment;
-use crate::engine::{long_outage, request_failed};
 use crate::options::WorkerOptions;
 use crate::runner::TaskRunner;
 use crate::worker::Counters;
@@ -267,16 +266,6 @@ impl Objects {
             Err(error) if matches!(error.kind(), Kind::Invalid | Kind::Corrupt) => Ok(false),
             Err(error) => Err(error),
         }
-    }
-
-    /// Logs a request that failed.
-    fn request_failed(&self, operation: &'static str, error: &Error) {
-        request_failed(operation, error, self.outage().as_ref());
-    }
-
-    /// The outage of the store, once enough requests have failed to wait.
-    fn long_outage(&self) -> Option<Outage> {
-        long_outage(self.outage())
     }
 
     /// Logs a problem that is left for an operator, once.

@@ -12,7 +12,6 @@ use leasehold_store::{Host, HostExt};
 use std::sync::Arc;
 use tokio::sync::{Mutex, MutexGuard, mpsc};
 
-use crate::engine::request_failed;
 use crate::run_handle::{RunHandle, Stop};
 
 /// Fraction of the usual interval after which a failed renewal is tried again, at most.
@@ -94,7 +93,7 @@ async fn renew(host: Arc<dyn Host>, status: Arc<dyn SourceStatus>, active: Arc<A
                 return run.stop(Stop::Lost);
             }
             Err(error) => {
-                request_failed("renew a claim", &error, status.outage().as_ref());
+                status.request_failed("renew a claim", &error);
                 pause = host.random_below(pause / RETRY_PART);
             }
         }

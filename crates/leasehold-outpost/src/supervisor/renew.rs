@@ -23,7 +23,9 @@ impl Supervisor {
     ) -> Result<u64> {
         let link = self.link().await?;
         let _lock = self.lock().await?;
-        let shards = shards.map(|names| link.queue.shards(names)).transpose()?;
+        let len = link.queue.shard_len();
+        let parse = |names: &[String]| names.iter().map(|name| len.parse(name)).collect::<Result<Vec<_>>>();
+        let shards = shards.filter(|names| !names.is_empty()).map(parse).transpose()?;
         let now = link.queue.now()?;
         if !now.is_before(until) {
             return Err(Error::invalid(format!("check-out must end in the future, got {until}")));
@@ -34,13 +36,13 @@ impl Supervisor {
         }
         // Operations of this node are sent first.
         link.push().await?;
-        let ranges = match shards {
-            None => vec![KeyRange::whole(Index::Ready)],
-            Some(shards) => {
-                let range = |shard: &Shard| ShardRange { first: shard.clone(), last: shard.clone() };
-                shards.iter().map(|shard| KeyRange::of(Index::Ready, &range(shard))).collect()
-            }
-        };
+        let ranges = shards.map_or_else(
+            || vec![KeyRange::whole(Index::Ready)],
+            |shards| {
+                let range = |shard: Shard| ShardRange { first: shard.clone(), last: shard };
+                shards.into_iter().map(|shard| KeyRange::of(Index::Ready, &range(shard))).collect()
+            },
+        );
         let (mut taken, most) = (0, u64::try_from(most).unwrap_or(u64::MAX));
         let page = link.queue.discover(Purpose::Sync, ranges).await?;
         for hit in page.due {

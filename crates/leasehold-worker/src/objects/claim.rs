@@ -4,7 +4,7 @@
 
 use futures::future::BoxFuture;
 use leasehold_core::{Result, Task};
-use leasehold_queue::source::{ClaimStatus, ClaimedTask};
+use leasehold_queue::source::{ClaimStatus, ClaimedTask, SourceStatus};
 use leasehold_queue::{ClaimOutcome, Claimed, IndexHit, Settlement, Unclaimed};
 use leasehold_store::mutant::breaks;
 use serde_json::Value;

@@ -12,7 +12,7 @@ use futures::future::{Either, select};
 use leasehold_core::{Error, Kind, Now, Reason, Result, StoreTime, WorkerId, keys};
 use leasehold_queue::ObjectQueue;
 use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken, worker_subject};
-use leasehold_queue::source::Slots;
+use leasehold_queue::source::{Slots, SourceStatus};
 use leasehold_store::HostExt;
 use leasehold_store::host::lock;
 use leasehold_store::mutant::breaks;
@@ -21,7 +21,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::request_failed;
 use crate::options::InboxLease;
 
 /// Fraction of the usual pause after which a renewal is retried that failed, or that waits for the poll loop.
@@ -133,8 +132,7 @@ impl Inbox {
                     return tracing::error!(worker = %self.worker(), "worker id was lost, stopping all tasks");
                 }
                 Err(error) => {
-                    let outage = self.queue.client().health().outage();
-                    request_failed("renew the lease on the inbox", &error, outage.as_ref());
+                    self.queue.client().request_failed("renew the lease on the inbox", &error);
                     // The next attempt does not wait for the poll loop.
                     self.has_heartbeat.store(true, SeqCst);
                     soon

@@ -14,7 +14,7 @@ use leasehold_core::scan::{
     Served, Unclaimed,
 };
 use leasehold_core::{Error, Kind, Now, Result, TaskId};
-use leasehold_queue::source::{Changes, DrainWait, Slot, SlotState, TaskInSlot, next_or};
+use leasehold_queue::source::{Changes, DrainWait, Slot, SlotState, SourceStatus, TaskInSlot, next_or};
 use leasehold_queue::{Bell, ClaimOutcome};
 use leasehold_store::health::REPORT_AFTER;
 use leasehold_store::host::Instant;

@@ -5,6 +5,7 @@ use leasehold_core::scan::{BackoffAction, IndexHit, IndexScan, ScanScope, ScanTa
 use leasehold_core::{Index, Minute, Now, Result};
 use leasehold_queue::Bell;
 use leasehold_queue::discover::{KeyRange, ScanPage};
+use leasehold_queue::source::SourceStatus;
 use leasehold_store::Purpose;
 use std::collections::VecDeque;
 use std::time::Duration;

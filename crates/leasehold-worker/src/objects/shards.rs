@@ -29,7 +29,7 @@ use futures::future::{join_all, select};
 use leasehold_core::shard_share::ShardShare;
 use leasehold_core::{Kind, Result, ShardRange, StoreTime, WorkerId, keys};
 use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken, shards_subject, worker_subject};
-use leasehold_queue::source::Slots;
+use leasehold_queue::source::{Slots, SourceStatus};
 use leasehold_queue::{ObjectQueue, PeerLeaseCache};
 use leasehold_store::host::Host;
 use leasehold_store::{HostExt, ListEntry, Purpose};
@@ -38,7 +38,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::shard_assignment::ShardAssignment;
-use crate::engine::request_failed;
 use crate::options::ShardLeasing;
 
 /// Fraction of a round for which a renewal is waited for. Longer than for other answers: a slow store
@@ -61,7 +60,7 @@ pub(super) async fn run(
     };
     while !slots.is_closed() {
         if let Err(error) = leaser.round().await {
-            request_failed("lease shards", &error, leaser.queue.client().health().outage().as_ref());
+            leaser.queue.client().request_failed("lease shards", &error);
         }
         leaser.update_assignment();
         let sleep = leaser.host().sleep(leaser.pause());
@@ -184,7 +183,7 @@ impl ShardLeaser {
             let renewed = host.in_time(timeout, leases.renew(held)).await;
             let is_lost = matches!(renewed, Ok(Renewed::Lost));
             if let Err(error) = renewed {
-                request_failed("renew a shard lease", &error, client.health().outage().as_ref());
+                client.request_failed("renew a shard lease", &error);
             }
             (key, is_lost)
         });

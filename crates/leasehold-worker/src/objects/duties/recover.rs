@@ -3,7 +3,7 @@
 use futures::future::BoxFuture;
 use leasehold_core::scan::{BackoffAction, EntryBackoff};
 use leasehold_core::{Index, Result, keys};
-use leasehold_queue::source::Duty;
+use leasehold_queue::source::{Duty, SourceStatus};
 use leasehold_store::Purpose;
 use leasehold_store::host::Instant;
 use std::collections::HashSet;
