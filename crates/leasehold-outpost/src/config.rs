@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
-use std::time::Duration;
 
 /// Newest format that this program writes and reads.
 const FORMAT: u32 = 1;
@@ -25,8 +24,7 @@ pub struct OutpostConfig {
     /// Files that survive a power cut.
     pub durability: SpoolDurability,
     /// Time for which completed tasks are kept on the node.
-    #[serde(rename = "completed_keep_secs", with = "secs")]
-    pub completed_keep: Duration,
+    pub completed_keep_secs: u64,
     /// Most completed tasks that are kept on the node.
     #[serde(rename = "completed_keep_max")]
     pub completed_max: u64,
@@ -55,7 +53,7 @@ impl OutpostConfig {
             consistency: Consistency::default(),
             bucket: None,
             durability: SpoolDurability::default(),
-            completed_keep: Duration::from_hours(7 * 24),
+            completed_keep_secs: 7 * 24 * 3_600,
             completed_max: 10_000,
             finish_after_takeover: false,
         }
@@ -83,20 +81,6 @@ struct ConfigFile {
     format: u32,
     #[serde(flatten)]
     config: OutpostConfig,
-}
-
-/// A duration as whole seconds.
-mod secs {
-    use serde::{Deserialize, Deserializer, Serializer};
-    use std::time::Duration;
-
-    pub(super) fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_u64(duration.as_secs())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        u64::deserialize(from).map(Duration::from_secs)
-    }
 }
 
 impl FromStr for SpoolDurability {

@@ -25,16 +25,6 @@ pub trait FileHook: fmt::Debug + Send + Sync + 'static {
     fn step(&self, what: &'static str) -> io::Result<()>;
 }
 
-/// Hook that does nothing.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct NoFileHook;
-
-impl FileHook for NoFileHook {
-    fn step(&self, _: &'static str) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// Durability of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durable {
@@ -47,7 +37,8 @@ pub(crate) enum Durable {
 /// File operations of a spool.
 #[derive(Debug, Clone)]
 pub(crate) struct Disk {
-    pub(crate) file_hook: Arc<dyn FileHook>,
+    /// Called before each change, in tests.
+    pub(crate) file_hook: Option<Arc<dyn FileHook>>,
     tmp: PathBuf,
     host: Arc<dyn Host>,
 }
@@ -63,7 +54,7 @@ pub(crate) struct SpoolTemp {
 
 impl Disk {
     pub(crate) fn new(tmp: PathBuf, host: Arc<dyn Host>) -> Self {
-        Self { file_hook: Arc::new(NoFileHook), tmp, host }
+        Self { file_hook: None, tmp, host }
     }
 
     /// Writes a file atomically, replacing an existing one.
@@ -205,7 +196,7 @@ impl Disk {
     fn temp(&self, step: &'static str, make: impl Fn(&Path) -> io::Result<File>) -> Result<SpoolTemp> {
         loop {
             let path = self.tmp.join(self.name());
-            let file = match self.file_hook.step(step).and_then(|()| make(&path)) {
+            let file = match self.before(step).and_then(|()| make(&path)) {
                 Ok(file) => file,
                 Err(error) if self.is_swept(&error) => continue,
                 Err(error) => return Err(io_error("write", &path, error)),
@@ -249,6 +240,10 @@ impl Disk {
         self.act("sync", "sync", path, || file.sync_all())
     }
 
+    fn before(&self, step: &'static str) -> io::Result<()> {
+        self.file_hook.as_ref().map_or(Ok(()), |hook| hook.step(step))
+    }
+
     /// Makes one change, after the hook was called with its name; `what` is for the error.
     fn act<T>(
         &self,
@@ -257,7 +252,7 @@ impl Disk {
         path: &Path,
         change: impl FnOnce() -> io::Result<T>,
     ) -> Result<T> {
-        self.file_hook.step(step).and_then(|()| change()).map_err(|error| io_error(what, path, error))
+        self.before(step).and_then(|()| change()).map_err(|error| io_error(what, path, error))
     }
 }
 

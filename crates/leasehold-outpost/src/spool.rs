@@ -182,7 +182,7 @@ impl Spool {
     /// Calls `file_hook` before every change of a file.
     #[must_use]
     pub fn with_file_hook(mut self, file_hook: Arc<dyn FileHook>) -> Self {
-        self.disk.file_hook = file_hook;
+        self.disk.file_hook = Some(file_hook);
         self
     }
 

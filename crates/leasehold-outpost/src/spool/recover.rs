@@ -4,6 +4,7 @@
 
 use leasehold_core::outpost::{ClockSource, NodeNow, OpKind, SpoolFile};
 use leasehold_core::{Now, Result, StoreTime, TaskId};
+use std::time::Duration;
 
 use super::Spool;
 use super::outbox::Conflict;
@@ -81,10 +82,10 @@ impl Spool {
 }
 
 impl Spool {
-    /// Removes completed tasks that are older than `completed_keep`, by the bucket's time, and the oldest ones beyond
+    /// Removes completed tasks that are older than `completed_keep_secs`, by the bucket's time, and the oldest ones beyond
     /// `completed_max`; returns how many were removed. Tasks with unsent operations stay.
     pub fn trim(&self) -> Result<u64> {
-        let now = self.now();
+        let (now, keep) = (self.now(), Duration::from_secs(self.config.completed_keep_secs));
         let mut kept = Vec::new();
         let mut trimmed = 0;
         for id in self.ended_ids("completed")? {
@@ -92,7 +93,7 @@ impl Spool {
             // A corrupt record is left for an operator.
             let Ok(noted) = NotedRecord::read(&id, &body) else { continue };
             let ended_at = noted.task.state.finished_at().unwrap_or(StoreTime::NEVER);
-            let is_over = |now: Now| now.is_past(ended_at.plus(self.config.completed_keep));
+            let is_over = |now: Now| now.is_past(ended_at.plus(keep));
             if noted.now_by_clock_of(ended_at, &now).is_some_and(is_over) && self.trim_one(&id)? {
                 trimmed += 1;
             } else {
@@ -105,17 +106,17 @@ impl Spool {
         for (_, id) in &kept[..too_many] {
             trimmed += u64::from(self.trim_one(id)?);
         }
-        self.trim_notes(&now)?;
+        self.trim_notes(keep, &now)?;
         Ok(trimmed)
     }
 
-    fn trim_notes(&self, now: &NodeNow) -> Result<()> {
+    fn trim_notes(&self, keep: Duration, now: &NodeNow) -> Result<()> {
         let folder = self.root.join("conflicts");
         for name in disk::names(&folder)? {
             let path = folder.join(name);
             let body = disk::read(&path)?.unwrap_or_default();
             let Ok(note) = serde_json::from_slice::<Conflict>(&body) else { continue };
-            let is_old = |now: Now| now.is_past(note.at.plus(self.config.completed_keep));
+            let is_old = |now: Now| now.is_past(note.at.plus(keep));
             let is_over = note.clock == ClockSource::Bucket && now.bucket.is_some_and(is_old);
             if is_over && matches!(note.op.kind, OpKind::Claim { .. }) {
                 self.disk.remove(&path, Durable::No)?;
