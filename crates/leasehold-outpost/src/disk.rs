@@ -275,6 +275,16 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
+/// Identity of a file: inode, size, modification time in nanoseconds.
+pub(crate) type FileStamp = (u64, u64, i64);
+
+/// Reads the identity of a file; `None` if there is none.
+pub(crate) fn stamp(path: &Path) -> Option<FileStamp> {
+    let found = fs::metadata(path).ok()?;
+    let modified_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
+    Some((found.ino(), found.len(), modified_ns))
+}
+
 /// Lists the names in a directory, sorted, so that simulations are deterministic; empty if the directory is missing.
 pub(crate) fn names(directory: &Path) -> Result<Vec<String>> {
     let read = || -> io::Result<Vec<String>> {

@@ -31,9 +31,8 @@ impl Spool {
         let before = match folder.lease(&now)? {
             LeaseFile::Free => None,
             LeaseFile::Lease(lease) if lease.is_stale(&now) || breaks("live-lease-taken") => Some(lease),
-            LeaseFile::Lease(_) => return Ok(None),
             LeaseFile::Corrupt { is_old: true } => Some(self.assumed_lease(&noted, worker)),
-            LeaseFile::Corrupt { is_old: false } => return folder.record_corrupt_lease(&now).map(|()| None),
+            LeaseFile::Lease(_) | LeaseFile::Corrupt { .. } => return Ok(None),
         };
         if noted.note.cancelled {
             // The cancellation was sent already; what is left to send is that no worker runs under the claim.

@@ -26,7 +26,7 @@ pub enum Mirrored {
 impl Spool {
     /// Lists every pending or running task of this node, in no order.
     pub fn local_tasks(&self) -> Result<Vec<LocalTask>> {
-        let ids = self.pending_ids()?;
+        let ids = self.ids_in("pending")?;
         let copies = ids.iter().filter_map(|id| self.local_task(id).transpose());
         copies.collect()
     }
@@ -41,10 +41,6 @@ impl Spool {
         if let Some(folder) = self.lock_task(&task.id)? {
             return folder.mirror(noted);
         }
-        let claim = noted.note.checkout.as_ref().map(|checkout| &checkout.lease_id);
-        if self.has_other_ops(&task.id, claim)? {
-            return Ok(Mirrored::Busy);
-        }
         match self.create_task_folder(&noted, None)? {
             ChangeOutcome::Present => Ok(Mirrored::Written),
             ChangeOutcome::Removed | ChangeOutcome::Superseded => Ok(Mirrored::Busy),
@@ -55,13 +51,9 @@ impl Spool {
     /// it, or if it has unsent operations.
     pub fn remove_copy(&self, id: &TaskId) -> Result<bool> {
         let Some(folder) = self.lock_task(id)? else { return Ok(false) };
-        let now = self.now();
-        match folder.lease(&now)? {
-            LeaseFile::Free | LeaseFile::Corrupt { is_old: true } => {}
-            LeaseFile::Lease(_) => return Ok(false),
-            LeaseFile::Corrupt { is_old: false } => return folder.record_corrupt_lease(&now).map(|()| false),
-        }
-        if folder.record()?.is_none() || self.has_ops(id)? {
+        let is_free =
+            matches!(folder.lease(&self.now())?, LeaseFile::Free | LeaseFile::Corrupt { is_old: true });
+        if !is_free || folder.record()?.is_none() || self.has_ops(id)? {
             return Ok(false);
         }
         self.disk.remove_directory(&folder.path)?;
@@ -112,22 +104,18 @@ impl Spool {
 
     /// Finds the only task here whose id begins with these characters.
     pub fn find(&self, prefix: &TaskIdPrefix) -> Result<TaskId> {
-        let mut found: BTreeSet<TaskId> = self.pending_ids()?.into_iter().collect();
-        for folder in ["completed", "failed"] {
-            found.extend(self.ended_ids(folder)?);
+        let mut found = BTreeSet::new();
+        for folder in ["pending", "completed", "failed"] {
+            found.extend(self.ids_in(folder)?);
         }
         found.retain(|id| prefix.matches(id));
         prefix.resolve(&found)
     }
 
-    pub(super) fn pending_ids(&self) -> Result<Vec<TaskId>> {
-        let names = disk::names(&self.root.join("pending"))?;
-        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
-    }
-
-    pub(super) fn ended_ids(&self, folder: &str) -> Result<Vec<TaskId>> {
+    /// The tasks in a folder: directories in `pending/`, files elsewhere.
+    pub(super) fn ids_in(&self, folder: &str) -> Result<Vec<TaskId>> {
         let names = disk::names(&self.root.join(folder))?;
-        Ok(names.iter().filter_map(|name| name.strip_suffix(".json")?.parse().ok()).collect())
+        Ok(names.iter().filter_map(|name| name.strip_suffix(".json").unwrap_or(name).parse().ok()).collect())
     }
 
     /// Reads a task without its lock: it may be gone, or incomplete.

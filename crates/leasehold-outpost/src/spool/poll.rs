@@ -10,18 +10,16 @@ use leasehold_core::{Result, StoreTime, TaskId, TaskType};
 use leasehold_store::host::lock;
 use leasehold_store::mutant::breaks;
 use std::collections::HashMap;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use super::Spool;
 use super::record::NotedRecord;
-use crate::disk;
+use crate::disk::{self, FileStamp};
 
 /// Cache of records.
 #[derive(Debug, Default)]
 pub(super) struct RecordCache {
-    tasks: HashMap<TaskId, (Stamp, Option<CachedRecord>)>,
+    tasks: HashMap<TaskId, (FileStamp, Option<CachedRecord>)>,
     /// Start of the cache, on the node's clock.
     since: Option<StoreTime>,
 }
@@ -31,9 +29,6 @@ const CACHE_LIFETIME: Duration = Duration::from_mins(1);
 
 /// Longest time until a task is due that the bucket's index, which has a resolution of a minute, shows as due.
 const SOON: Duration = Duration::from_mins(1);
-
-/// Identity of a file: inode, size, modification time.
-type Stamp = (u64, u64, i64, i64);
 
 /// Cached part of a record; there is none for a corrupt record.
 #[derive(Debug, Clone)]
@@ -86,8 +81,8 @@ impl Spool {
             cache.since = Some(now.boot);
         }
         let mut candidates = Vec::new();
-        for id in self.pending_ids()? {
-            let Some(stamp) = self.stamp(&id) else {
+        for id in self.ids_in("pending")? {
+            let Some(stamp) = disk::stamp(&self.path(&SpoolFile::Task(id))) else {
                 // No record: a claim moves it to `failed/`.
                 candidates.push((u8::MAX, self.host.random(), id));
                 continue;
@@ -119,11 +114,6 @@ impl Spool {
             }
         });
         Ok(cached)
-    }
-
-    fn stamp(&self, id: &TaskId) -> Option<Stamp> {
-        let found = fs::metadata(self.path(&SpoolFile::Task(*id))).ok()?;
-        Some((found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
     }
 
     fn is_claimable(&self, id: &TaskId, now: &NodeNow) -> Result<bool> {

@@ -28,7 +28,7 @@ impl Spool {
     pub fn recover(&self) -> Result<Recovered> {
         let mut recovered = Recovered { swept: self.disk.sweep_tmp()?, ..Recovered::default() };
         self.restore_last_seq()?;
-        for id in self.pending_ids()? {
+        for id in self.ids_in("pending")? {
             self.recover_one(&id, &mut recovered)?;
         }
         self.recover_ends()?;
@@ -44,7 +44,7 @@ impl Spool {
         if !is_under_way && is_readable()? {
             return Ok(());
         }
-        let folder = self.try_lock_task(id)?;
+        let folder = self.locked_task(id, disk::try_lock)?;
         recovered.finished += u64::from(is_under_way);
         if let Some(folder) = folder
             && folder.record()?.is_none()
@@ -57,7 +57,7 @@ impl Spool {
     /// Removes the older record of a task that is in `completed/` and `failed/`: it was being replaced by the bucket's
     /// record.
     fn recover_ends(&self) -> Result<()> {
-        for id in self.ended_ids("failed")? {
+        for id in self.ids_in("failed")? {
             let ends = [SpoolFile::Completed(id), SpoolFile::Failed(id)].map(|file| self.path(&file));
             if !ends[0].exists() {
                 continue;
@@ -88,7 +88,7 @@ impl Spool {
         let (now, keep) = (self.now(), Duration::from_secs(self.config.completed_keep_secs));
         let mut kept = Vec::new();
         let mut trimmed = 0;
-        for id in self.ended_ids("completed")? {
+        for id in self.ids_in("completed")? {
             let body = disk::read(&self.path(&SpoolFile::Completed(id)))?.unwrap_or_default();
             // A corrupt record is left for an operator.
             let Ok(noted) = NotedRecord::read(&id, &body) else { continue };
