@@ -53,7 +53,7 @@ impl Spool {
         let Some(folder) = self.lock_task(id)? else { return Ok(false) };
         let is_free =
             matches!(folder.lease(&self.now())?, LeaseFile::Free | LeaseFile::Corrupt { is_old: true });
-        if !is_free || folder.record()?.is_none() || self.has_ops(id)? {
+        if !is_free || folder.record()?.is_none() || self.has_other_ops(id, None)? {
             return Ok(false);
         }
         self.disk.remove_directory(&folder.path)?;
@@ -85,7 +85,7 @@ impl Spool {
 
     /// Replaces the record of a task that has ended here by the bucket's record.
     pub fn replace_final(&self, remote: &Task) -> Result<()> {
-        let _lock = self.lock_failed()?;
+        let _lock = self.lock_folder("failed")?;
         drop(self.lock_task(&remote.id)?);
         let [completed, failed] =
             [SpoolFile::Completed(remote.id), SpoolFile::Failed(remote.id)].map(|file| self.path(&file));
@@ -119,7 +119,7 @@ impl Spool {
     }
 
     /// Reads a task without its lock: it may be gone, or incomplete.
-    fn local_task(&self, id: &TaskId) -> Result<Option<LocalTask>> {
+    pub(super) fn local_task(&self, id: &TaskId) -> Result<Option<LocalTask>> {
         let Some(body) = disk::read(&self.path(&SpoolFile::Task(*id)))? else { return Ok(None) };
         let Ok(NotedRecord { task, note }) = NotedRecord::read(id, &body) else { return Ok(None) };
         let lease = self.lease_of(id)?;

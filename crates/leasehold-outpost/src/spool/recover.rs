@@ -62,7 +62,7 @@ impl Spool {
             if !ends[0].exists() {
                 continue;
             }
-            let _lock = self.lock_failed()?;
+            let _lock = self.lock_folder("failed")?;
             let mut kept = Vec::new();
             for path in ends {
                 let body = disk::read(&path)?.unwrap_or_default();
@@ -126,7 +126,7 @@ impl Spool {
     }
 
     fn trim_one(&self, id: &TaskId) -> Result<bool> {
-        if self.has_ops(id)? {
+        if self.has_other_ops(id, None)? {
             return Ok(false);
         }
         self.disk.remove(&self.path(&SpoolFile::Completed(*id)), Durable::No)

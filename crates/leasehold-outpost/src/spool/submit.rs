@@ -9,7 +9,7 @@ use leasehold_core::{
 use leasehold_queue::Submitted;
 use leasehold_store::HostExt;
 
-use super::change::{ChangeOutcome, FileChange, LeaseChange, SpoolChange, internal};
+use super::change::{CHANGE, ChangeOutcome, FileChange, LeaseChange, SpoolChange};
 use super::folder::{LeaseFile, TaskFolder};
 use super::outbox::op;
 use super::record::{Note, NotedRecord};
@@ -103,7 +103,7 @@ impl Spool {
 
     /// Retries a task that has failed, was cancelled or has expired, in a new generation.
     pub fn requeue(&self, id: &TaskId) -> Result<Task> {
-        let _lock = self.lock_failed()?;
+        let _lock = self.lock_folder("failed")?;
         // Finishes an unfinished change first.
         drop(self.lock_task(id)?);
         let body = disk::read(&self.path(&SpoolFile::Failed(*id)))?;
@@ -126,14 +126,11 @@ impl Spool {
     pub(super) fn create_task_folder(&self, noted: &NotedRecord, op: Option<Op>) -> Result<ChangeOutcome> {
         let id = noted.task.id;
         let path = self.folder_of(&id);
-        let temp = self.disk.temp_directory(&SpoolChange::new_task_files(noted, op.clone()))?;
+        let change = SpoolChange { op, then: FileChange::Begin };
+        let files = [("task.json", noted.value().to_string().into_bytes()), (CHANGE, change.json())];
+        let temp = self.disk.temp_directory(&files)?;
         let Some(lock) = self.disk.place(temp, &path)? else { return Ok(ChangeOutcome::Superseded) };
-        let folder = TaskFolder { spool: self, id, path, _lock: lock };
-        folder.execute(SpoolChange { op, then: FileChange::Begin }, false)
-    }
-
-    pub(super) fn lock_failed(&self) -> Result<std::fs::File> {
-        disk::lock(&self.root.join("failed"))?.ok_or_else(|| internal("failed/ of the spool is missing"))
+        TaskFolder { spool: self, id, path, _lock: lock }.execute(change, false)
     }
 
     fn id_of(&self, key: &str) -> TaskId {
