@@ -254,7 +254,7 @@ impl NodeWorker {
                 let mut found: Vec<_> =
                     checked_out.into_iter().filter(is_claimable).map(|copy| copy.task.id).collect();
                 if is_relaxed || !is_backing_off {
-                    let others = spool.poll(most, &|of| types.contains(of))?;
+                    let others = spool.poll(most, &types)?;
                     found.extend(others.into_iter().filter(|id| !found.contains(id)).collect::<Vec<_>>());
                 }
                 found.truncate(most);

@@ -7,7 +7,6 @@ use leasehold_core::{Now, Result, StoreTime, TaskId};
 use std::time::Duration;
 
 use super::Spool;
-use super::outbox::Conflict;
 use super::record::NotedRecord;
 use crate::disk::{self, Durable};
 
@@ -111,11 +110,7 @@ impl Spool {
     }
 
     fn trim_notes(&self, keep: Duration, now: &NodeNow) -> Result<()> {
-        let folder = self.root.join("conflicts");
-        for name in disk::names(&folder)? {
-            let path = folder.join(name);
-            let body = disk::read(&path)?.unwrap_or_default();
-            let Ok(note) = serde_json::from_slice::<Conflict>(&body) else { continue };
+        for (path, note) in self.conflicts()? {
             let is_old = |now: Now| now.is_past(note.at.plus(keep));
             let is_over = note.clock == ClockSource::Bucket && now.bucket.is_some_and(is_old);
             if is_over && matches!(note.op.kind, OpKind::Claim { .. }) {

@@ -1,10 +1,11 @@
 //! Counts of a spool, and operations of the supervisor on conflicts and check-outs.
 
-use leasehold_core::outpost::{OpKind, SpoolFile, SyncRefusal};
+use leasehold_core::outpost::{OpKind, SyncRefusal};
 use leasehold_core::settlement::Settlement;
-use leasehold_core::{LeaseId, Result, TaskId, TaskType};
+use leasehold_core::{LeaseId, Result, TaskId};
 use serde::Serialize;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::path::PathBuf;
 
 use super::change::{LeaseChange, internal};
 use super::claim::end_kind;
@@ -38,17 +39,6 @@ pub struct SpoolCounts {
 }
 
 impl Spool {
-    /// Counts free tasks that are due now or within a minute, by type.
-    pub fn free(&self) -> Result<HashMap<TaskType, usize>> {
-        let mut free = HashMap::new();
-        for (id, task_type) in self.due_soon()? {
-            if !self.path(&SpoolFile::Lease(id)).exists() {
-                *free.entry(task_type).or_default() += 1;
-            }
-        }
-        Ok(free)
-    }
-
     /// Counts the tasks and files of this node.
     pub fn count(&self) -> Result<SpoolCounts> {
         let files = |folder: &str| Ok(disk::names(&self.root.join(folder))?.len() as u64);
@@ -74,15 +64,21 @@ impl Spool {
 
     /// Counts duplicate runs. A run may have two records: of its claim, and of its end.
     fn count_duplicate_runs(&self) -> Result<u64> {
-        let mut runs = HashSet::new();
-        for name in disk::names(&self.root.join("conflicts"))? {
-            let body = disk::read(&self.root.join("conflicts").join(name))?.unwrap_or_default();
-            let Ok(Conflict { op, why, .. }) = serde_json::from_slice(&body) else { continue };
-            if why.is_duplicate_run() {
-                runs.extend(op.kind.lease_id().cloned());
-            }
-        }
+        let conflicts = self.conflicts()?;
+        let duplicates = conflicts.iter().filter(|(_, conflict)| conflict.why.is_duplicate_run());
+        let runs: HashSet<_> = duplicates.filter_map(|(_, conflict)| conflict.op.kind.lease_id()).collect();
         Ok(runs.len() as u64)
+    }
+
+    /// Reads the claims and results that the bucket has rejected, with their files.
+    pub(super) fn conflicts(&self) -> Result<Vec<(PathBuf, Conflict)>> {
+        let (folder, mut conflicts) = (self.root.join("conflicts"), Vec::new());
+        for name in disk::names(&folder)? {
+            let body = disk::read(&folder.join(&name))?.unwrap_or_default();
+            conflicts
+                .extend(serde_json::from_slice(&body).ok().map(|conflict| (folder.join(name), conflict)));
+        }
+        Ok(conflicts)
     }
 
     /// Takes the supervisor's lock, held as long as the file is open; `None` if another process holds it.
@@ -108,8 +104,7 @@ impl Spool {
     pub fn remove_claim_conflict(&self, held: &HeldTask) -> Result<()> {
         let kind = OpKind::Claim { lease_id: held.lease.lease_id.clone(), from: None, is_unused: false };
         let claim = op(&held.task, &Note::of_bucket(held.task.rev, None), &self.now(), kind);
-        let path = self.conflict_path(&claim);
-        if path.exists() { self.disk.remove(&path, Durable::No).map(|_| ()) } else { Ok(()) }
+        self.disk.remove(&self.conflict_path(&claim), Durable::No).map(|_| ())
     }
 
     /// Marks a task that was cancelled in the bucket: its holder here stops at the next heartbeat.

@@ -81,7 +81,7 @@ fn claim_and_settle(test: &TestSpool, name: &str, turns: u32) {
         if dice(&spool, 20) == 0 {
             spool.recover().unwrap();
         }
-        let Some(id) = spool.poll(1, &any).unwrap().pop() else { continue };
+        let Some(id) = spool.poll(1, &any()).unwrap().pop() else { continue };
         let Some(held) = claim(&spool, &id, name) else { continue };
         let settled = match dice(&spool, 6) {
             0 => spool.settle(&held, failure("it broke", false, None)),

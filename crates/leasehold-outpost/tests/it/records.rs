@@ -20,10 +20,10 @@ fn a_corrupt_task_moves_to_failed_when_it_is_claimed() {
         let id = test.spool.submit(order()).unwrap();
         send_all(&test.spool);
         fs::write(path(&test.spool, &SpoolFile::Task(id)), body).unwrap();
-        assert_eq!(test.spool.poll(9, &any).unwrap(), [id], "so that it is dealt with");
+        assert_eq!(test.spool.poll(9, &any()).unwrap(), [id], "so that it is dealt with");
         assert!(claim(&test.spool, &id, "w").is_none());
         assert_eq!(places(&test.spool, &id), ["failed"], "{body}");
-        assert!(test.spool.poll(9, &any).unwrap().is_empty());
+        assert!(test.spool.poll(9, &any()).unwrap().is_empty());
         let there = test.spool.get(&id).unwrap().unwrap();
         assert_eq!(there.status(), Status::Failed);
         assert_eq!(there.input, body);
@@ -53,7 +53,7 @@ fn names_that_are_not_ids_are_left_alone() {
     let strange = test.spool.root().join("pending/notes");
     fs::create_dir(&strange).unwrap();
     test.spool.recover().unwrap();
-    assert!(strange.is_dir() && test.spool.poll(9, &any).unwrap().is_empty());
+    assert!(strange.is_dir() && test.spool.poll(9, &any()).unwrap().is_empty());
 }
 
 #[test]

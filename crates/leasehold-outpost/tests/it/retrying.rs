@@ -64,7 +64,7 @@ fn a_task_that_was_not_started_in_time_has_expired() {
     brief.expires_in = Some(Duration::from_mins(1));
     let id = test.spool.submit(brief).unwrap();
     test.advance(61);
-    assert_eq!(test.spool.poll(9, &any).unwrap(), [id]);
+    assert_eq!(test.spool.poll(9, &any()).unwrap(), [id]);
     assert!(claim(&test.spool, &id, "w").is_none());
     assert_eq!(test.spool.get(&id).unwrap().unwrap().status(), Status::Expired);
     assert_eq!(places(&test.spool, &id), ["failed"]);
