@@ -169,10 +169,7 @@ impl TaskFolder<'_> {
         };
         let change = SpoolChange { op, then: FileChange::Stay { record: None, lease: next } };
         self.record_change(&change, spool.lease_durability())?;
-        match self.execute(change, false)? {
-            ChangeOutcome::Present => Ok(Some(HeldTask { task, lease })),
-            ChangeOutcome::Removed | ChangeOutcome::Superseded => Ok(None),
-        }
+        Ok((self.execute(change, false)? == ChangeOutcome::Present).then_some(HeldTask { task, lease }))
     }
 
     /// Expires a task that was not started in time.

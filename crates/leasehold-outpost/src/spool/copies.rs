@@ -6,7 +6,7 @@ use leasehold_core::outpost::{DiskLease, SpoolFile};
 use leasehold_core::{Error, LeaseId, Result, State, Status, Task, TaskId, TaskIdPrefix};
 use std::collections::BTreeSet;
 
-use super::change::{ChangeOutcome, LeaseChange};
+use super::change::LeaseChange;
 use super::folder::{LeaseFile, TaskFolder};
 use super::record::{Note, NotedRecord, as_pending};
 use super::{Checkout, LocalTask, Spool};
@@ -41,10 +41,7 @@ impl Spool {
         if let Some(folder) = self.lock_task(&task.id)? {
             return folder.mirror(noted);
         }
-        match self.create_task_folder(&noted, None)? {
-            ChangeOutcome::Present => Ok(Mirrored::Written),
-            ChangeOutcome::Removed | ChangeOutcome::Superseded => Ok(Mirrored::Busy),
-        }
+        Ok(if self.create_task_folder(&noted, None)? { Mirrored::Written } else { Mirrored::Busy })
     }
 
     /// Removes the copy of a task that is no longer free in the bucket, or does not exist there; false if a worker here holds

@@ -46,13 +46,9 @@ impl Spool {
         let noted = NotedRecord { note: Note::of_bucket(0, None).stamped(&now), task };
         let kind = OpKind::Submit { write_id: context.write_id, record: record::value(&noted.task) };
         let op = op(&noted.task, &noted.note, &now, kind);
-        match self.create_task_folder(&noted, Some(op))? {
-            ChangeOutcome::Present => Ok(Submitted::new(id, true)),
-            ChangeOutcome::Removed | ChangeOutcome::Superseded => {
-                let existing = self.check_same_input(&noted.task)?;
-                Ok(Submitted { existing, ..Submitted::new(id, false) })
-            }
-        }
+        let is_new = self.create_task_folder(&noted, Some(op))?;
+        let existing = if is_new { None } else { self.check_same_input(&noted.task)? };
+        Ok(Submitted { existing, ..Submitted::new(id, is_new) })
     }
 
     pub(super) fn task(&self, id: &TaskId) -> Result<Task> {
@@ -116,21 +112,19 @@ impl Spool {
         let op = op(&noted.task, &noted.note, &now, OpKind::Requeue);
         let note = Note { checkout: None, cancelled: false, ..noted.note.stamped(&now) };
         let noted = NotedRecord { task, note };
-        match self.create_task_folder(&noted, Some(op))? {
-            ChangeOutcome::Present => Ok(noted.task),
-            ChangeOutcome::Removed | ChangeOutcome::Superseded => Err(self.status_error(id)),
-        }
+        if self.create_task_folder(&noted, Some(op))? { Ok(noted.task) } else { Err(self.status_error(id)) }
     }
 
-    /// Creates the directory of a new task.
-    pub(super) fn create_task_folder(&self, noted: &NotedRecord, op: Option<Op>) -> Result<ChangeOutcome> {
+    /// Creates the directory of a new task; false if there is one, or if it yields to what is here.
+    pub(super) fn create_task_folder(&self, noted: &NotedRecord, op: Option<Op>) -> Result<bool> {
         let id = noted.task.id;
         let path = self.folder_of(&id);
         let change = SpoolChange { op, then: FileChange::Begin };
         let files = [("task.json", noted.value().to_string().into_bytes()), (CHANGE, change.json())];
         let temp = self.disk.temp_directory(&files)?;
-        let Some(lock) = self.disk.place(temp, &path)? else { return Ok(ChangeOutcome::Superseded) };
-        TaskFolder { spool: self, id, path, _lock: lock }.execute(change, false)
+        let Some(lock) = self.disk.place(temp, &path)? else { return Ok(false) };
+        let folder = TaskFolder { spool: self, id, path, _lock: lock };
+        Ok(folder.execute(change, false)? == ChangeOutcome::Present)
     }
 
     fn id_of(&self, key: &str) -> TaskId {
