@@ -54,18 +54,6 @@ impl EntryChecks {
         };
         entries.iter().filter(is_unknown).take(COUNT_READS_MAX).cloned().collect()
     }
-
-    fn record(&self, entry: Entry, exists: bool, now: Instant) {
-        let mut known = lock(&self.known);
-        if known.len() < CHECKS_MAX || known.contains_key(&entry) {
-            known.insert(entry, (!exists).then_some(now));
-        }
-    }
-
-    fn without_task<'a>(&self, entries: &'a [Entry]) -> BTreeSet<&'a Entry> {
-        let known = lock(&self.known);
-        entries.iter().filter(|entry| matches!(known.get(*entry), Some(Some(_)))).collect()
-    }
 }
 
 /// Filter for a list of tasks.
@@ -285,9 +273,13 @@ impl ObjectQueue {
         });
         let mut reads = std::pin::pin!(stream::iter(reads).buffered(READS_AT_ONCE));
         while let Some((entry, exists)) = reads.try_next().await? {
-            self.entry_checks.record(entry, exists, now);
+            let mut known = lock(&self.entry_checks.known);
+            if known.len() < CHECKS_MAX || known.contains_key(&entry) {
+                known.insert(entry, (!exists).then_some(now));
+            }
         }
-        Ok(self.entry_checks.without_task(entries))
+        let known = lock(&self.entry_checks.known);
+        Ok(entries.iter().filter(|entry| matches!(known.get(*entry), Some(Some(_)))).collect())
     }
 }
 

@@ -126,22 +126,8 @@ pub enum ClaimStatus {
 
 /// Periodic maintenance of a layout. It may be done twice, or by several workers at once, without harm.
 pub trait Duty: Send {
-    /// Operation, for log messages.
-    fn operation(&self) -> &'static str;
-
-    /// Average interval.
-    fn every(&self) -> Duration;
-
-    /// True if the first round is at once; otherwise it is within the first interval, at a random time, because workers
-    /// may have been restarted together.
-    fn begins_at_once(&self) -> bool {
-        false
-    }
-
-    /// Time after which a round is interrupted, as it is when the worker stops; none if it must not be interrupted.
-    fn time_max(&self) -> Option<Duration> {
-        None
-    }
+    /// Returns its interval and limits.
+    fn plan(&self) -> DutyPlan;
 
     /// Does one round.
     fn tick(&mut self) -> BoxFuture<'_, Result<()>>;
@@ -150,6 +136,20 @@ pub trait Duty: Send {
     fn release(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
+}
+
+/// Interval and limits of a duty.
+#[derive(Debug, Clone, Copy)]
+pub struct DutyPlan {
+    /// Operation, for log messages.
+    pub operation: &'static str,
+    /// Average interval.
+    pub every: Duration,
+    /// True if the first round is at once; otherwise it is within the first interval, at a random time, because workers
+    /// may have been restarted together.
+    pub begins_at_once: bool,
+    /// Time after which a round is interrupted, as it is when the worker stops; none if it must not be interrupted.
+    pub time_max: Option<Duration>,
 }
 
 /// View of a running source, for monitors and for the engine.

@@ -8,7 +8,7 @@ use futures::StreamExt;
 use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
 use leasehold_core::{Kind, Result};
-use leasehold_queue::source::{Duty, Slots, SourceStatus, TaskSource, next_or};
+use leasehold_queue::source::{Duty, DutyPlan, Slots, SourceStatus, TaskSource, next_or};
 use leasehold_store::HostExt;
 use leasehold_store::host::{Host, Instant, Running};
 use std::convert::Infallible;
@@ -109,6 +109,7 @@ impl Engine {
 /// A duty, and when it is to be done.
 struct Planned {
     duty: Box<dyn Duty>,
+    plan: DutyPlan,
     last: Instant,
     /// Pause after the last time.
     pause: Duration,
@@ -123,19 +124,20 @@ pub(crate) async fn run_duties(
     host: Arc<dyn Host>,
     slots: Slots,
 ) -> Result<()> {
-    let Some(every) = duties.iter().map(|duty| duty.every()).min() else { return Ok(()) };
-    let plan = |duty: Box<dyn Duty>| {
-        let pause = if duty.begins_at_once() { Duration::ZERO } else { host.random_below(duty.every()) };
-        Planned { duty, last: host.instant(), pause }
+    let Some(every) = duties.iter().map(|duty| duty.plan().every).min() else { return Ok(()) };
+    let planned = |duty: Box<dyn Duty>| {
+        let plan = duty.plan();
+        let pause = if plan.begins_at_once { Duration::ZERO } else { host.random_below(plan.every) };
+        Planned { duty, plan, last: host.instant(), pause }
     };
-    let mut planned: Vec<_> = duties.into_iter().map(plan).collect();
+    let mut planned: Vec<_> = duties.into_iter().map(planned).collect();
     loop {
         for planned in &mut planned {
             if let Err(error) = planned.tick_if_due(&host, &slots, every).await {
                 if status.is_outdated() {
                     return Err(error);
                 }
-                status.request_failed(planned.duty.operation(), &error);
+                status.request_failed(planned.plan.operation, &error);
             }
         }
         let pause = every.mul_f64(0.9) + host.random_below(every / 5);
@@ -157,9 +159,9 @@ impl Planned {
         if now.since(self.last) < self.pause {
             return Ok(());
         }
-        let every = self.duty.every();
+        let every = self.plan.every;
         (self.last, self.pause) = (now, if every > shortest { every } else { Duration::ZERO });
-        let Some(most) = self.duty.time_max() else { return self.duty.tick().await };
+        let Some(most) = self.plan.time_max else { return self.duty.tick().await };
         let limit = select(host.sleep(most), Box::pin(slots.closed()));
         match select(self.duty.tick(), limit).await {
             Either::Left((done, _)) => done,

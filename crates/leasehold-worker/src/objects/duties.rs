@@ -31,7 +31,7 @@ pub(super) fn all(objects: &Arc<Objects>) -> Vec<Box<dyn Duty>> {
     vec![
         Box::new(Recover::new(objects.clone())),
         Box::new(Rescue::new(objects.clone())),
-        Box::new(ExpiredKeys::new(objects.clone())),
+        Box::new(ExpiredKeys { objects: objects.clone() }),
     ]
 }
 

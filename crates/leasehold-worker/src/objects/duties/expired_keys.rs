@@ -3,7 +3,7 @@
 use futures::TryStreamExt;
 use futures::future::BoxFuture;
 use leasehold_core::{Kind, Result, keys};
-use leasehold_queue::source::Duty;
+use leasehold_queue::source::{Duty, DutyPlan};
 use leasehold_store::Purpose;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,10 @@ const AT_ONCE: usize = 8;
 
 /// Removes expired idempotency records: the holder of the first shard, or every worker without shard leasing.
 pub(super) struct ExpiredKeys {
-    objects: Arc<Objects>,
+    pub(super) objects: Arc<Objects>,
 }
 
 impl ExpiredKeys {
-    pub(super) fn new(objects: Arc<Objects>) -> Self {
-        Self { objects }
-    }
-
     /// True if this worker does the duties outside the shards.
     fn does_queue_duties(&self) -> bool {
         let objects = &self.objects;
@@ -48,12 +44,9 @@ impl ExpiredKeys {
 }
 
 impl Duty for ExpiredKeys {
-    fn operation(&self) -> &'static str {
-        "remove expired idempotency records"
-    }
-
-    fn every(&self) -> Duration {
-        EVERY
+    fn plan(&self) -> DutyPlan {
+        let operation = "remove expired idempotency records";
+        DutyPlan { operation, every: EVERY, begins_at_once: false, time_max: None }
     }
 
     fn tick(&mut self) -> BoxFuture<'_, Result<()>> {

@@ -3,7 +3,7 @@
 use futures::future::BoxFuture;
 use leasehold_core::scan::{BackoffAction, EntryBackoff};
 use leasehold_core::{Index, Result, keys};
-use leasehold_queue::source::{Duty, SourceStatus};
+use leasehold_queue::source::{Duty, DutyPlan, SourceStatus};
 use leasehold_store::Purpose;
 use leasehold_store::host::Instant;
 use std::collections::HashSet;
@@ -115,16 +115,9 @@ impl Recover {
 }
 
 impl Duty for Recover {
-    fn operation(&self) -> &'static str {
-        "recover lost claims"
-    }
-
-    fn every(&self) -> Duration {
-        self.objects.options.recover_every
-    }
-
-    fn begins_at_once(&self) -> bool {
-        true
+    fn plan(&self) -> DutyPlan {
+        let every = self.objects.options.recover_every;
+        DutyPlan { operation: "recover lost claims", every, begins_at_once: true, time_max: None }
     }
 
     fn tick(&mut self) -> BoxFuture<'_, Result<()>> {

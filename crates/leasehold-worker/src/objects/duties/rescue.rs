@@ -3,7 +3,7 @@
 use futures::TryStreamExt;
 use futures::future::BoxFuture;
 use leasehold_core::{Result, keys};
-use leasehold_queue::source::Duty;
+use leasehold_queue::source::{Duty, DutyPlan};
 use leasehold_store::Purpose;
 use leasehold_store::host::Instant;
 use std::sync::Arc;
@@ -62,16 +62,9 @@ fn every(objects: &Objects) -> Duration {
 }
 
 impl Duty for Rescue {
-    fn operation(&self) -> &'static str {
-        "empty inboxes of crashed workers"
-    }
-
-    fn every(&self) -> Duration {
-        every(&self.objects)
-    }
-
-    fn time_max(&self) -> Option<Duration> {
-        Some(TIME_MAX)
+    fn plan(&self) -> DutyPlan {
+        let (operation, time_max) = ("empty inboxes of crashed workers", Some(TIME_MAX));
+        DutyPlan { operation, every: every(&self.objects), begins_at_once: false, time_max }
     }
 
     fn tick(&mut self) -> BoxFuture<'_, Result<()>> {
