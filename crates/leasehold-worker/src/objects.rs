@@ -45,6 +45,7 @@ use tokio::sync::mpsc;
 use self::inbox::Inbox;
 use self::poll::{DUE_SOON, Poller};
 use self::shard_assignment::ShardAssignment;
+use self::shards::ShardLeaser;
 use crate::options::WorkerOptions;
 use crate::runner::TaskRunner;
 use crate::worker::Counters;
@@ -84,25 +85,21 @@ impl ObjectSource {
     /// Opens the source, and takes the lease on the inbox if the worker has one.
     pub(crate) async fn open(queue: ObjectQueue, worker: WorkerInfo, runner: &TaskRunner) -> Result<Self> {
         let (options, host, mut leases) = (runner.options.clone(), runner.host.clone(), Vec::new());
-        let inbox = match options.inbox.clone() {
-            Some(inbox) => Some(Inbox::open(queue.detached(), &worker.id, inbox).await?),
-            None => None,
-        };
-        let inbox = inbox.map(|(inbox, lease)| {
-            let inbox = Arc::new(inbox);
-            let renewal = inbox.clone().renew_until_closed(lease, worker.slots.clone());
+        let mut inbox = None;
+        if let Some(options) = options.inbox.clone() {
+            let (opened, lease) = Inbox::open(queue.detached(), &worker.id, options).await?;
+            let opened = inbox.insert(Arc::new(opened)).clone();
+            let renewal = opened.renew_until_closed(lease, worker.slots.clone());
             leases.push(host.spawn_thread("leasehold-inbox", Box::pin(renewal)));
-            inbox
-        });
+        }
         let len = queue.shard_len();
         let assignment = Arc::new(match &options.leasing {
             Some(_) => ShardAssignment::none(len),
             None => ShardAssignment::new(len, options.shards.as_deref()),
         });
         if let Some(leasing) = options.leasing.clone() {
-            let (id, slots) = (worker.id.clone(), worker.slots.clone());
-            let leasing = shards::run(queue.detached(), id, leasing, assignment.clone(), slots);
-            leases.push(host.spawn_thread("leasehold-shards", Box::pin(leasing)));
+            let leaser = ShardLeaser::new(queue.detached(), &worker.id, leasing, assignment.clone())?;
+            leases.push(host.spawn_thread("leasehold-shards", Box::pin(leaser.run(worker.slots.clone()))));
         }
         let objects = Arc::new(Objects {
             renewing: queue.detached(),

@@ -46,31 +46,8 @@ const RENEWAL_PART: u32 = 2;
 /// Fraction of a round for which other answers are waited for.
 const ANSWER_PART: u32 = 4;
 
-/// Leases shards for one worker until its slots are closed, and then releases them.
-pub(super) async fn run(
-    queue: ObjectQueue,
-    id: WorkerId,
-    options: ShardLeasing,
-    assignment: Arc<ShardAssignment>,
-    slots: Slots,
-) {
-    let mut leaser = match ShardLeaser::new(queue, id, options, assignment) {
-        Ok(leaser) => leaser,
-        Err(error) => return tracing::error!(%error, "failed to start shard leasing"),
-    };
-    while !slots.is_closed() {
-        if let Err(error) = leaser.round().await {
-            leaser.queue.client().request_failed("lease shards", &error);
-        }
-        leaser.update_assignment();
-        let sleep = leaser.host().sleep(leaser.pause());
-        select(sleep, Box::pin(slots.closed())).await;
-    }
-    leaser.release_all().await;
-}
-
 /// Shard leasing of one worker.
-struct ShardLeaser {
+pub(super) struct ShardLeaser {
     queue: ObjectQueue,
     leases: Leases,
     options: ShardLeasing,
@@ -92,15 +69,15 @@ struct ShardLeaser {
 }
 
 impl ShardLeaser {
-    fn new(
+    pub(super) fn new(
         queue: ObjectQueue,
-        id: WorkerId,
+        id: &WorkerId,
         options: ShardLeasing,
         assignment: Arc<ShardAssignment>,
     ) -> Result<Self> {
         let groups = queue.shard_len().groups();
         Ok(Self {
-            leases: Leases::of_process(queue.client(), &id, options.ttl)?,
+            leases: Leases::of_process(queue.client(), id, options.ttl)?,
             share: ShardShare::new(options.clone(), &groups),
             groups,
             peers: PeerLeaseCache::new(options.ttl),
@@ -113,6 +90,19 @@ impl ShardLeaser {
             in_doubt: BTreeSet::new(),
             id_taken_until: None,
         })
+    }
+
+    /// Leases shards until the slots are closed, and then releases them.
+    pub(super) async fn run(mut self, slots: Slots) {
+        while !slots.is_closed() {
+            if let Err(error) = self.round().await {
+                self.queue.client().request_failed("lease shards", &error);
+            }
+            self.update_assignment();
+            let sleep = self.host().sleep(self.pause());
+            select(sleep, Box::pin(slots.closed())).await;
+        }
+        self.release_all().await;
     }
 
     fn host(&self) -> Arc<dyn Host> {
