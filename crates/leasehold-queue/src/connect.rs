@@ -26,7 +26,7 @@ use crate::bell::Ringer;
 use crate::create::{create, no_queue};
 use crate::inbox::{DirectDispatch, Inboxes};
 use crate::inspect::EntryChecks;
-use crate::layout::{Layout, Migrating, PreviousLayout};
+use crate::layout::{Layout, LayoutSnapshot, Migrating, PreviousLayout};
 use crate::source::Changes;
 
 /// Newest format of the layout that this program supports.
@@ -207,7 +207,7 @@ impl ObjectQueue {
         let first = config.direct.as_ref().map_or(0, |_| client.host().random());
         Ok(Self {
             client,
-            layout: Arc::new(Layout::new(meta.clone(), version, requested_at)),
+            layout: Arc::new(Layout::new(LayoutSnapshot { meta: meta.clone(), version, requested_at })),
             meta,
             config: Arc::new(config),
             pending_signal: Arc::new(watch::Sender::new(0)),

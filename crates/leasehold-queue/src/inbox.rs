@@ -83,7 +83,7 @@ pub(crate) struct Inboxes {
     listing: tokio::sync::Mutex<PeerLeaseCache>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct LiveWorkers {
     listed_at: Option<Instant>,
     live: Vec<WorkerId>,
@@ -93,18 +93,8 @@ struct LiveWorkers {
 
 impl Inboxes {
     pub(crate) fn new(first: u64) -> Self {
-        let known = LiveWorkers { listed_at: None, live: Vec::new(), next_index: first };
-        Self {
-            known: Mutex::new(known),
-            listing: tokio::sync::Mutex::new(PeerLeaseCache::new(INBOX_LEASE_TTL)),
-        }
-    }
-}
-
-impl LiveWorkers {
-    /// True if the list of live workers is older than `ttl`.
-    fn is_old(&self, now: Instant, ttl: Duration) -> bool {
-        self.listed_at.is_none_or(|listed_at| now.since(listed_at) >= ttl)
+        let known = Mutex::new(LiveWorkers { next_index: first, ..LiveWorkers::default() });
+        Self { known, listing: tokio::sync::Mutex::new(PeerLeaseCache::new(INBOX_LEASE_TTL)) }
     }
 }
 
@@ -128,7 +118,9 @@ impl ObjectQueue {
     /// any worker may take the task.
     async fn refresh_live_workers(&self, ttl: Duration) {
         let host = self.client.host();
-        let is_old = |known: &LiveWorkers| known.is_old(host.instant(), ttl);
+        let is_old = |known: &LiveWorkers| {
+            known.listed_at.is_none_or(|listed_at| host.instant().since(listed_at) >= ttl)
+        };
         let is_first = match &*lock(&self.inboxes.known) {
             known if !is_old(known) => return,
             known => known.listed_at.is_none(),

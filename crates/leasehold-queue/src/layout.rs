@@ -94,7 +94,7 @@ pub(crate) struct Layout {
 pub(crate) struct LayoutSnapshot {
     pub(crate) meta: Arc<QueueMeta>,
     pub(crate) version: Version,
-    requested_at: Instant,
+    pub(crate) requested_at: Instant,
 }
 
 /// The kind of write that a caller is about to make.
@@ -118,15 +118,14 @@ impl Intent<'_> {
 }
 
 impl Layout {
-    pub(crate) fn new(meta: Arc<QueueMeta>, version: Version, requested_at: Instant) -> Self {
-        let known = Mutex::new(LayoutSnapshot { meta, version, requested_at });
+    pub(crate) fn new(known: LayoutSnapshot) -> Self {
+        let known = Mutex::new(known);
         Self { known, refreshing: tokio::sync::Mutex::default(), is_replaced: AtomicBool::new(false) }
     }
 
     /// Returns a copy for use on another runtime. Callers there do not share a lock with callers here.
     pub(crate) fn detached(&self) -> Self {
-        let LayoutSnapshot { meta, version, requested_at } = self.known();
-        Self::new(meta, version, requested_at)
+        Self::new(self.known())
     }
 
     pub(crate) fn known(&self) -> LayoutSnapshot {

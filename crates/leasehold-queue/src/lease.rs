@@ -119,14 +119,11 @@ impl Leases {
     ) -> Result<Taken> {
         let found = if seen.is_some() { self.client.get(Purpose::Lease, key).await? } else { None };
         match self.take_from(key, subject, found, None).await {
-            Err(error) if error.kind() == Kind::Corrupt => self.take_corrupt(key, subject).await,
-            taken => taken,
+            Err(error) if error.kind() == Kind::Corrupt => {}
+            taken => return taken,
         }
-    }
-
-    /// Takes a corrupt lease if it is old enough. Only a list shows its age. The object is read *before* it is
-    /// listed: a later object is younger than that timestamp, and the condition of our put fails for it.
-    async fn take_corrupt(&self, key: &str, subject: &Map<String, Value>) -> Result<Taken> {
+        // A corrupt lease is taken if it is old enough. Only a list shows its age. The object is read *before* it is
+        // listed: a later object is younger than that timestamp, and the condition of our put fails for it.
         let found = self.client.get(Purpose::Lease, key).await?;
         let stamp = stamp(&self.client, key).await?;
         let corrupt = found.as_ref().map(|object| object.version.clone()).zip(stamp);
