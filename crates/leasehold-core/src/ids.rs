@@ -233,7 +233,7 @@ pub type WorkerId = Name;
 pub type TaskType = Name;
 
 /// A set of task types.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskTypes(Option<BTreeSet<TaskType>>);
 
 impl TaskTypes {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub use backoff::{BackoffAction, CORRUPT_PAUSE, EntryBackoff};
 pub use entries::{FoundEntries, Graces, IndexHit, Unclaimed};
-pub use schedule::{Action, Moment, ScanOptions, ScanSchedule, ScanTarget, Served, ShardScan, ShardScope};
+pub use schedule::{Action, IndexScan, Moment, ScanOptions, ScanSchedule, ScanScope, ScanTarget, Served};
 
 use crate::{Error, Result, StoreTime, TaskId};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::limits::PLAN_AHEAD_MAX;
 use crate::new_task::{check_artifacts, check_size, check_time};
-use crate::{Artifacts, Event, LeaseId, StoreTime};
+use crate::{Artifacts, Event, LeaseId, Now};
 
 /// The end of a run of a task.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,8 +33,8 @@ pub enum Settlement {
         /// Maximum number of attempts of the handler.
         max_attempts: u32,
     },
-    /// Run again at this time; does not count as an attempt.
-    Snooze(StoreTime),
+    /// Run again after this pause, from when this is recorded; does not count as an attempt.
+    Snooze(Duration),
     /// Run again at once on another worker; does not count as an attempt.
     Release,
     /// Stopped because the task was cancelled.
@@ -48,34 +48,28 @@ impl Settlement {
         Self::Complete { output, results: Artifacts::new() }
     }
 
-    /// Turns a settlement that cannot be recorded, such as an output that is too large, into a failure without retry:
-    /// another attempt would not change that. Pauses are limited.
+    /// Returns the event that ends the claim with this id. A settlement that cannot be recorded, such as an output that
+    /// is too large, becomes a failure without retry: another attempt would not change that. Pauses are limited.
     #[must_use]
-    pub fn recordable(self, now: StoreTime) -> Self {
+    pub fn event(self, lease_id: LeaseId, now: Now) -> Event {
         let checked = match &self {
             Self::Complete { output, results } => {
                 check_size("output", output).and_then(|()| check_artifacts(results))
             }
-            Self::Snooze(until) => check_time("snooze", *until, now),
+            Self::Snooze(pause) => check_time("snooze", now.latest_known().plus(*pause), now.earliest),
             _ => Ok(()),
         };
-        match (checked, self) {
-            (Err(error), _) => Self::Fail { error: error.to_string(), retryable: false, after: None },
-            (Ok(()), Self::Fail { error, retryable, after }) => {
-                Self::Fail { error, retryable, after: after.map(|pause| pause.min(PLAN_AHEAD_MAX)) }
-            }
-            (Ok(()), settlement) => settlement,
+        if let Err(error) = checked {
+            return Event::Fail { lease_id, error: error.to_string(), retryable: false, after: None };
         }
-    }
-
-    /// The event that ends the claim with this id.
-    #[must_use]
-    pub fn event(self, lease_id: LeaseId) -> Event {
         match self {
             Self::Complete { output, results } => Event::Complete { lease_id, output, results },
-            Self::Fail { error, retryable, after } => Event::Fail { lease_id, error, retryable, after },
+            Self::Fail { error, retryable, after } => {
+                let after = after.map(|pause| pause.min(PLAN_AHEAD_MAX));
+                Event::Fail { lease_id, error, retryable, after }
+            }
             Self::Exhaust { error, max_attempts } => Event::Exhaust { lease_id, error, max_attempts },
-            Self::Snooze(until) => Event::Snooze { lease_id, until },
+            Self::Snooze(pause) => Event::Snooze { lease_id, until: now.latest_known().plus(pause) },
             Self::Release => Event::Release { lease_id },
             Self::Stop => Event::Stop { lease_id },
         }

@@ -76,7 +76,10 @@ impl NodeClock {
         };
         let known = self.offset().map(|known| known.widened(boot_ms));
         match known.map_or(Some(received.clone()), |known| known.combined_with(received)) {
-            Some(offset) => disk.replace(&self.path, &json(&offset), Durable::No),
+            Some(offset) => {
+                let body = serde_json::to_vec(&offset).expect("numbers and a name");
+                disk.replace(&self.path, &body, Durable::No)
+            }
             None => Ok(()),
         }
     }
@@ -127,8 +130,4 @@ impl Offset {
         };
         (gain >= MIN_GAIN_MS).then_some(narrowed)
     }
-}
-
-fn json(offset: &Offset) -> Vec<u8> {
-    serde_json::to_vec(offset).expect("numbers and a name")
 }

@@ -1,4 +1,5 @@
-//! Settings of a queue that all processes of a node share: `outpost.json`.
+//! Settings of a queue that all processes of a node share (`outpost.json`), and the setting that selects a bucket or an
+//! outpost.
 
 use leasehold_core::outpost::Consistency;
 use leasehold_core::{Error, Kind, Name, Result};
@@ -6,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
-use std::time::Duration;
 
 /// Newest format that this program writes and reads.
 const FORMAT: u32 = 1;
@@ -24,8 +24,7 @@ pub struct OutpostConfig {
     /// Files that survive a power cut.
     pub durability: SpoolDurability,
     /// Time for which completed tasks are kept on the node.
-    #[serde(rename = "completed_keep_secs", with = "secs")]
-    pub completed_keep: Duration,
+    pub completed_keep_secs: u64,
     /// Most completed tasks that are kept on the node.
     #[serde(rename = "completed_keep_max")]
     pub completed_max: u64,
@@ -54,7 +53,7 @@ impl OutpostConfig {
             consistency: Consistency::default(),
             bucket: None,
             durability: SpoolDurability::default(),
-            completed_keep: Duration::from_hours(7 * 24),
+            completed_keep_secs: 7 * 24 * 3_600,
             completed_max: 10_000,
             finish_after_takeover: false,
         }
@@ -84,20 +83,6 @@ struct ConfigFile {
     config: OutpostConfig,
 }
 
-/// A duration as whole seconds.
-mod secs {
-    use serde::{Deserialize, Deserializer, Serializer};
-    use std::time::Duration;
-
-    pub(super) fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_u64(duration.as_secs())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        u64::deserialize(from).map(Duration::from_secs)
-    }
-}
-
 impl FromStr for SpoolDurability {
     type Err = Error;
 
@@ -116,5 +101,63 @@ impl fmt::Display for SpoolDurability {
             Self::Full => "full",
             Self::Light => "light",
         })
+    }
+}
+
+/// Environment variable with the queue type.
+pub const QUEUE_TYPE_VARIABLE: &str = "LEASEHOLD_QUEUE_TYPE";
+
+/// Location of a program's tasks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum QueueType {
+    /// In the bucket itself.
+    #[default]
+    Bucket,
+    /// In a folder of this machine, which a supervisor syncs with a bucket.
+    Filesystem,
+}
+
+impl QueueType {
+    /// Reads the type from the environment; the bucket by default.
+    pub fn from_env() -> Result<Self> {
+        match std::env::var(QUEUE_TYPE_VARIABLE) {
+            Ok(text) if !text.is_empty() => text.parse(),
+            _ => Ok(Self::default()),
+        }
+    }
+}
+
+impl FromStr for QueueType {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "bucket" => Ok(Self::Bucket),
+            "filesystem" => Ok(Self::Filesystem),
+            _ => Err(Error::invalid(format!("unknown queue type `{text}`; use bucket or filesystem"))),
+        }
+    }
+}
+
+impl fmt::Display for QueueType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Bucket => "bucket",
+            Self::Filesystem => "filesystem",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_for_an_unknown_type_names_the_known_ones() {
+        for kind in [QueueType::Bucket, QueueType::Filesystem] {
+            assert_eq!(kind.to_string().parse::<QueueType>().unwrap(), kind);
+        }
+        let error = "folder".parse::<QueueType>().unwrap_err();
+        assert_eq!(error.to_string(), "unknown queue type `folder`; use bucket or filesystem");
     }
 }

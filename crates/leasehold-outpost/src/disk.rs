@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,16 +23,6 @@ use std::sync::Arc;
 pub trait FileHook: fmt::Debug + Send + Sync + 'static {
     /// Called before a change; an error makes it fail.
     fn step(&self, what: &'static str) -> io::Result<()>;
-}
-
-/// Hook that does nothing.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct NoFileHook;
-
-impl FileHook for NoFileHook {
-    fn step(&self, _: &'static str) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// Durability of a change.
@@ -47,7 +37,8 @@ pub(crate) enum Durable {
 /// File operations of a spool.
 #[derive(Debug, Clone)]
 pub(crate) struct Disk {
-    pub(crate) file_hook: Arc<dyn FileHook>,
+    /// Called before each change, in tests.
+    pub(crate) file_hook: Option<Arc<dyn FileHook>>,
     tmp: PathBuf,
     host: Arc<dyn Host>,
 }
@@ -63,14 +54,13 @@ pub(crate) struct SpoolTemp {
 
 impl Disk {
     pub(crate) fn new(tmp: PathBuf, host: Arc<dyn Host>) -> Self {
-        Self { file_hook: Arc::new(NoFileHook), tmp, host }
+        Self { file_hook: None, tmp, host }
     }
 
     /// Writes a file atomically, replacing an existing one.
     pub(crate) fn replace(&self, to: &Path, body: &[u8], durable: Durable) -> Result<()> {
         let mut temp = self.temp_file(body, durable)?;
-        self.step("rename", to)?;
-        fs::rename(&temp.path, to).map_err(|error| io_error("write", to, error))?;
+        self.act("rename", "write", to, || fs::rename(&temp.path, to))?;
         temp.is_moved = true;
         self.sync_parent(to, durable)
     }
@@ -78,14 +68,11 @@ impl Disk {
     /// Creates a file atomically; false if there is one.
     pub(crate) fn create(&self, to: &Path, body: &[u8], durable: Durable) -> Result<bool> {
         let mut temp = self.temp_file(body, durable)?;
-        self.step("link", to)?;
-        let is_new = match fs::hard_link(&temp.path, to) {
-            Ok(()) => true,
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
-            Err(error) => return Err(io_error("write", to, error)),
-        };
-        self.step("unlink", &temp.path)?;
-        fs::remove_file(&temp.path).map_err(|error| io_error("remove", &temp.path, error))?;
+        let is_new = self.act("link", "write", to, || match fs::hard_link(&temp.path, to) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+            linked => linked.map(|()| true),
+        })?;
+        self.act("unlink", "remove", &temp.path, || fs::remove_file(&temp.path))?;
         temp.is_moved = true;
         if is_new {
             self.sync_parent(to, durable)?;
@@ -95,16 +82,14 @@ impl Disk {
 
     /// Creates a directory in `tmp/` with these files in it.
     pub(crate) fn temp_directory(&self, files: &[(&str, Vec<u8>)]) -> Result<SpoolTemp> {
-        let temp = self.temp(|path| {
-            self.file_hook.step("mkdir")?;
+        let temp = self.temp("mkdir", |path| {
             fs::DirBuilder::new().mode(0o700).create(path)?;
             File::open(path)
         })?;
         for (name, body) in files {
             let path = temp.path.join(name);
-            let created = self.file_hook.step("create").and_then(|()| create_new(&path));
-            let file = created.map_err(|error| io_error("write", &path, error))?;
-            self.write_file(&path, file, body, Durable::Yes)?;
+            let file = self.act("create", "write", &path, || create_new(&path))?;
+            self.write_file(&path, &file, body, Durable::Yes)?;
         }
         self.sync(&temp.path, Durable::Yes)?;
         Ok(temp)
@@ -112,51 +97,50 @@ impl Disk {
 
     /// Moves a directory to its place and returns its lock; `None` if there is one already.
     pub(crate) fn place(&self, mut temp: SpoolTemp, to: &Path) -> Result<Option<File>> {
-        self.step("rename", to)?;
-        match fs::rename(&temp.path, to) {
-            Ok(()) => temp.is_moved = true,
-            Err(error) if is_occupied(&error) => return Ok(None),
-            Err(error) => return Err(io_error("write", to, error)),
+        temp.is_moved = self.act("rename", "write", to, || match fs::rename(&temp.path, to) {
+            Err(error) if is_occupied(&error) => Ok(false),
+            moved => moved.map(|()| true),
+        })?;
+        if !temp.is_moved {
+            return Ok(None);
         }
         self.sync_parent(to, Durable::Yes)?;
-        let lock = temp.file.try_clone().map_err(|error| io_error("lock", to, error))?;
-        Ok(Some(lock))
+        temp.file.try_clone().map(Some).map_err(|error| io_error("lock", to, error))
     }
 
     /// Removes a directory that the caller has locked, atomically.
     pub(crate) fn remove_directory(&self, directory: &Path) -> Result<()> {
         let to = self.tmp.join(self.name());
-        self.step("rename", directory)?;
-        fs::rename(directory, &to).map_err(|error| io_error("remove", directory, error))?;
+        self.act("rename", "remove", directory, || fs::rename(directory, &to))?;
         self.sync_parent(directory, Durable::Yes)?;
         self.empty(&to)
     }
 
     /// Removes a file; false if there is none.
     pub(crate) fn remove(&self, path: &Path, durable: Durable) -> Result<bool> {
-        self.step("unlink", path)?;
-        match fs::remove_file(path) {
-            Ok(()) => self.sync_parent(path, durable).map(|()| true),
+        let is_removed = self.act("unlink", "remove", path, || match fs::remove_file(path) {
             Err(error) if is_missing(&error) => Ok(false),
-            Err(error) => Err(io_error("remove", path, error)),
+            removed => removed.map(|()| true),
+        })?;
+        if is_removed {
+            self.sync_parent(path, durable)?;
         }
+        Ok(is_removed)
     }
 
     /// Moves a file to a path where there is none.
     pub(crate) fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        self.step("rename", to)?;
-        fs::rename(from, to).map_err(|error| io_error("move", from, error))?;
+        self.act("rename", "move", from, || fs::rename(from, to))?;
         self.sync_parent(to, Durable::Yes)
     }
 
     /// Overwrites the first bytes of a file, not atomically.
     pub(crate) fn overwrite(&self, path: &Path, text: &str) -> Result<()> {
-        self.step("write", path)?;
-        let mut options = File::options();
-        let opened = options.write(true).create(true).truncate(false).mode(0o600).open(path);
-        let written =
-            opened.and_then(|file| std::os::unix::fs::FileExt::write_all_at(&file, text.as_bytes(), 0));
-        written.map_err(|error| io_error("write", path, error))
+        self.act("write", "write", path, || {
+            let mut options = File::options();
+            let file = options.write(true).create(true).truncate(false).mode(0o600).open(path)?;
+            file.write_all_at(text.as_bytes(), 0)
+        })
     }
 
     /// Creates a directory of a spool.
@@ -164,9 +148,8 @@ impl Disk {
         if directory.is_dir() {
             return Ok(());
         }
-        self.step("mkdir", directory)?;
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
-        made.map_err(|error| io_error("create", directory, error))?;
+        let mut builder = fs::DirBuilder::new();
+        self.act("mkdir", "create", directory, || builder.recursive(true).mode(0o700).create(directory))?;
         self.sync_parent(directory, Durable::Yes)
     }
 
@@ -193,33 +176,27 @@ impl Disk {
         for name in names(directory)? {
             self.remove(&directory.join(name), Durable::No)?;
         }
-        self.step("rmdir", directory)?;
-        fs::remove_dir(directory).map_err(|error| io_error("remove", directory, error))
+        self.act("rmdir", "remove", directory, || fs::remove_dir(directory))
     }
 
     /// Writes a file in `tmp/`.
     fn temp_file(&self, body: &[u8], durable: Durable) -> Result<SpoolTemp> {
-        let temp = self.temp(|path| {
-            self.file_hook.step("create")?;
-            create_new(path)
-        })?;
-        let file = temp.file.try_clone().map_err(|error| io_error("write", &temp.path, error))?;
-        self.write_file(&temp.path, file, body, durable)?;
+        let temp = self.temp("create", create_new)?;
+        self.write_file(&temp.path, &temp.file, body, durable)?;
         Ok(temp)
     }
 
     /// Writes an open file, and syncs it if it must be durable.
-    fn write_file(&self, path: &Path, mut file: File, body: &[u8], durable: Durable) -> Result<()> {
-        self.step("write", path)?;
-        file.write_all(body).map_err(|error| io_error("write", path, error))?;
-        self.sync_open(path, &file, durable)
+    fn write_file(&self, path: &Path, mut file: &File, body: &[u8], durable: Durable) -> Result<()> {
+        self.act("write", "write", path, || file.write_all(body))?;
+        self.sync_open(path, file, durable)
     }
 
     /// Creates and locks a file or directory in `tmp/`. Retries if another process has swept it before it was locked.
-    fn temp(&self, make: impl Fn(&Path) -> io::Result<File>) -> Result<SpoolTemp> {
+    fn temp(&self, step: &'static str, make: impl Fn(&Path) -> io::Result<File>) -> Result<SpoolTemp> {
         loop {
             let path = self.tmp.join(self.name());
-            let file = match make(&path) {
+            let file = match self.before(step).and_then(|()| make(&path)) {
                 Ok(file) => file,
                 Err(error) if self.is_swept(&error) => continue,
                 Err(error) => return Err(io_error("write", &path, error)),
@@ -260,12 +237,22 @@ impl Disk {
         if durable == Durable::No {
             return Ok(());
         }
-        self.step("sync", path)?;
-        file.sync_all().map_err(|error| io_error("sync", path, error))
+        self.act("sync", "sync", path, || file.sync_all())
     }
 
-    fn step(&self, what: &'static str, path: &Path) -> Result<()> {
-        self.file_hook.step(what).map_err(|error| io_error(what, path, error))
+    fn before(&self, step: &'static str) -> io::Result<()> {
+        self.file_hook.as_ref().map_or(Ok(()), |hook| hook.step(step))
+    }
+
+    /// Makes one change, after the hook was called with its name; `what` is for the error.
+    fn act<T>(
+        &self,
+        step: &'static str,
+        what: &str,
+        path: &Path,
+        change: impl FnOnce() -> io::Result<T>,
+    ) -> Result<T> {
+        self.before(step).and_then(|()| change()).map_err(|error| io_error(what, path, error))
     }
 }
 
@@ -286,6 +273,16 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
         Err(error) if is_missing(&error) => Ok(None),
         Err(error) => Err(io_error("read", path, error)),
     }
+}
+
+/// Identity of a file: inode, size, modification time in nanoseconds.
+pub(crate) type FileStamp = (u64, u64, i64);
+
+/// Reads the identity of a file; `None` if there is none.
+pub(crate) fn stamp(path: &Path) -> Option<FileStamp> {
+    let found = fs::metadata(path).ok()?;
+    let modified_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
+    Some((found.ino(), found.len(), modified_ns))
 }
 
 /// Lists the names in a directory, sorted, so that simulations are deterministic; empty if the directory is missing.

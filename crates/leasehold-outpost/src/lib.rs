@@ -4,9 +4,8 @@
 //! | --- | --- |
 //! | [`disk`] | every change of a file, one system call at a time |
 //! | [`clock`] | the node's time, and the bucket's time as last received |
-//! | [`config`] | settings of a queue that all processes of a node share |
+//! | [`config`] | settings of a queue that all processes of a node share; the setting that selects a bucket or an outpost |
 //! | [`spool`] | the queue on disk: submit, claim, settle, recover; a layout of [`Queue`](leasehold_queue::Queue) |
-//! | [`queue_type`] | the setting that selects a bucket or an outpost |
 //! | [`supervisor`] | syncs the spool with the bucket |
 //! | [`work`] | worker on a spool, with the same handlers as over a bucket |
 //!
@@ -15,17 +14,12 @@
 pub mod clock;
 pub mod config;
 pub mod disk;
-pub mod queue_type;
 pub mod spool;
 pub mod supervisor;
 pub mod work;
 
 pub use clock::NodeClock;
-pub use config::{OutpostConfig, SpoolDurability};
+pub use config::{OutpostConfig, QueueType, SpoolDurability};
 pub use disk::FileHook;
-pub use queue_type::QueueType;
-pub use spool::{
-    Checkout, HeldTask, LeaseStatus, LocalTask, LocatedTask, Mirrored, NodeLocation, OutboxSignal, Recovered,
-    Spool, SpoolCounts,
-};
+pub use spool::{Checkout, HeldTask, LeaseStatus, LocalTask, Mirrored, Recovered, Spool, SpoolCounts};
 pub use supervisor::{Connect, Supervisor, SupervisorOptions, Synced};

@@ -22,17 +22,15 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `change` | a recorded change, and its execution |
-//! | `claim` | claims a task that is free or whose lease has expired |
+//! | `claim` | claims a task that is free or whose lease has expired; ends the claim |
 //! | `copies` | copies of the bucket's tasks, for the supervisor |
 //! | `folder` | a task's directory under its lock |
 //! | `layout` | a spool as the layout of a queue |
 //! | `outbox` | operations to send, in order |
 //! | `poll` | finds tasks that are due |
 //! | `record` | a record with the note of the node |
-//! | `recover` | repairs after the death of other processes |
-//! | `settle` | ends the claim on a task |
+//! | `recover` | repairs after the death of other processes; removes old completed tasks |
 //! | `submit` | submit, get, cancel and retry |
-//! | `trim` | removes old completed tasks |
 //! | `subscriptions` | task types that the workers of this node handle |
 //! | `status` | counts, conflicts and check-outs |
 
@@ -45,11 +43,9 @@ mod outbox;
 mod poll;
 mod record;
 mod recover;
-mod settle;
 mod status;
 mod submit;
 mod subscriptions;
-mod trim;
 
 use leasehold_core::outpost::{Campaign, DiskLease, NodeNow, SpoolFile};
 use leasehold_core::{
@@ -66,10 +62,8 @@ use crate::disk::{self, Disk, Durable, FileHook};
 
 pub use copies::Mirrored;
 pub use recover::Recovered;
-pub use status::{OutboxSignal, SpoolCounts};
-pub use submit::{LocatedTask, NodeLocation};
+pub use status::SpoolCounts;
 pub(crate) use subscriptions::SUBSCRIPTION_RENEWAL;
-pub use subscriptions::Subscriptions;
 
 /// Queue of one node. Clones are the same queue.
 #[derive(Debug, Clone)]
@@ -188,7 +182,7 @@ impl Spool {
     /// Calls `file_hook` before every change of a file.
     #[must_use]
     pub fn with_file_hook(mut self, file_hook: Arc<dyn FileHook>) -> Self {
-        self.disk.file_hook = file_hook;
+        self.disk.file_hook = Some(file_hook);
         self
     }
 

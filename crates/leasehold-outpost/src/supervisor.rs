@@ -15,7 +15,7 @@
 
 use futures::future::{BoxFuture, Either, select};
 use leasehold_core::limits::DISK_LEASE_STALE;
-use leasehold_core::outpost::{Consistency, Op, SyncRefusal};
+use leasehold_core::outpost::{Consistency, Op, OpKind, SyncRefusal};
 use leasehold_core::{Kind, Result, TaskId};
 use leasehold_queue::{ObjectQueue, TaskSnapshot};
 use leasehold_store::host::{Instant, lock};
@@ -29,7 +29,6 @@ use std::time::Duration;
 use crate::spool::Spool;
 use prefetch::PrefetchState;
 
-mod checkout;
 mod prefetch;
 mod pull;
 mod push;
@@ -108,10 +107,10 @@ pub struct Supervisor {
     spool: Spool,
     connect: Connect,
     options: SupervisorOptions,
+    /// The last connection, also after it has failed.
     link: Option<Arc<BucketLink>>,
-    prefetch: Arc<tokio::sync::Mutex<PrefetchState>>,
-    /// True once the bucket was reached: later errors are retried.
-    has_connected: bool,
+    /// True if the connection has failed.
+    is_down: bool,
     /// Time of the last successful cycle.
     last_cycle_at: Option<Instant>,
 }
@@ -122,40 +121,61 @@ impl fmt::Debug for Supervisor {
     }
 }
 
-/// Connection to the bucket.
-pub(crate) struct BucketLink {
-    pub(crate) queue: ObjectQueue,
+/// Connection of a spool to the bucket.
+struct BucketLink {
+    spool: Spool,
+    options: SupervisorOptions,
+    queue: ObjectQueue,
     /// Tasks as last read or written: their next change needs no get.
     snapshots: Mutex<HashMap<TaskId, TaskSnapshot>>,
-    pub(crate) prefetch: Arc<tokio::sync::Mutex<PrefetchState>>,
+    prefetch: tokio::sync::Mutex<PrefetchState>,
     /// Operations that could not be sent: they are retried in the next cycle.
     deferred: Mutex<HashSet<u64>>,
+    /// Counts of the current sync.
+    synced: Mutex<Synced>,
 }
 
 impl BucketLink {
-    fn new(queue: ObjectQueue, prefetch: Arc<tokio::sync::Mutex<PrefetchState>>) -> Self {
-        Self { queue, snapshots: Mutex::default(), prefetch, deferred: Mutex::default() }
-    }
-
     /// Reads a task; none if it does not exist, or is corrupt and left for an operator.
-    pub(crate) async fn load_valid(&self, id: &TaskId) -> Result<Option<TaskSnapshot>> {
+    async fn load_valid(&self, id: &TaskId) -> Result<Option<TaskSnapshot>> {
         match self.queue.load(Purpose::Sync, id).await {
             Err(error) if error.kind() == Kind::Corrupt => Ok(None),
             loaded => loaded,
         }
     }
 
-    pub(crate) fn cache_snapshot(&self, snapshot: &TaskSnapshot) {
+    fn cache_snapshot(&self, snapshot: &TaskSnapshot) {
         lock(&self.snapshots).insert(snapshot.task().id, snapshot.clone());
     }
 
-    pub(crate) fn cached_snapshot(&self, id: &TaskId) -> Option<TaskSnapshot> {
+    fn cached_snapshot(&self, id: &TaskId) -> Option<TaskSnapshot> {
         lock(&self.snapshots).get(id).cloned()
     }
 
     /// Removes a task from the cache: its next change reads it first.
-    pub(crate) fn evict(&self, id: &TaskId) {
+    fn evict(&self, id: &TaskId) {
         lock(&self.snapshots).remove(id);
+    }
+
+    /// Records the bucket's time. A full disk does not stop the sync: sending operations frees space.
+    async fn record_bucket_time(&self) -> Result<()> {
+        let now = self.queue.now()?;
+        if let Err(error) = self.spool.on_disk(move |spool| spool.record_bucket_time(now)).await {
+            tracing::warn!(%error, "failed to record the bucket's time");
+        }
+        Ok(())
+    }
+
+    fn host(&self) -> &Arc<dyn Host> {
+        self.spool.host()
+    }
+
+    fn count(&self, count: impl FnOnce(&mut Synced)) {
+        count(&mut lock(&self.synced));
+    }
+
+    fn consistency(&self) -> Consistency {
+        self.spool.config().consistency
     }
 }
 
@@ -163,42 +183,38 @@ impl Supervisor {
     /// Creates a supervisor for a spool; `connect` opens its queue in the bucket.
     #[must_use]
     pub fn new(spool: Spool, connect: Connect, options: SupervisorOptions) -> Self {
-        let (link, prefetch) = (None, Arc::default());
-        Self { spool, connect, options, link, prefetch, has_connected: false, last_cycle_at: None }
+        Self { spool, connect, options, link: None, is_down: false, last_cycle_at: None }
     }
 
     /// Runs until shutdown, with a last sync then.
     pub async fn run(mut self, shutdown: Shutdown) -> Result<Synced> {
         let mut all = Synced::default();
-        let mut was_down = false;
         loop {
             match self.sync_due().await {
                 Ok(synced) => {
                     all.add(synced);
-                    if std::mem::take(&mut was_down) {
+                    if std::mem::take(&mut self.is_down) {
                         tracing::info!("bucket is reachable again");
                     }
                 }
                 Err(error) if error.kind() == Kind::Unavailable => {
-                    if !std::mem::replace(&mut was_down, true) {
+                    if !std::mem::replace(&mut self.is_down, true) {
                         tracing::warn!(%error, "bucket is unreachable, retrying every cycle");
                     }
-                    self.link = None;
                 }
                 // The connection worked before: the layout of the queue or the credentials may have changed. Reconnects until
                 // an operator has fixed it.
-                Err(error) if self.has_connected => {
-                    if !std::mem::replace(&mut was_down, true) {
+                Err(error) if self.link.is_some() => {
+                    if !std::mem::replace(&mut self.is_down, true) {
                         tracing::error!(%error, "sync with the bucket failed, reconnecting every cycle");
                     }
-                    self.link = None;
                 }
                 Err(error) => return Err(error),
             }
             if shutdown.stage() != Stage::Running {
                 return Ok(all);
             }
-            self.wait_for_work(was_down, &shutdown).await;
+            self.wait_for_work(&shutdown).await;
         }
     }
 
@@ -212,37 +228,30 @@ impl Supervisor {
     async fn sync_due(&mut self) -> Result<Synced> {
         let link = self.link().await?;
         let _lock = self.lock().await?;
-        self.record_bucket_time(&link).await?;
-        let now = self.host().instant();
+        *lock(&link.synced) = Synced::default();
+        link.record_bucket_time().await?;
+        let now = link.host().instant();
         let is_full_cycle = self.last_cycle_at.is_none_or(|at| now.since(at) >= self.options.cycle);
         if is_full_cycle {
             lock(&link.deferred).clear();
         }
-        let mut all = self.push(&link).await?;
+        link.push().await?;
         if is_full_cycle {
-            all.add(self.renew(&link).await?);
-            all.add(self.pull(&link).await?);
+            link.renew().await?;
+            link.pull().await?;
             self.spool.on_disk(|spool| spool.trim().and_then(|_| spool.recover())).await?;
             self.last_cycle_at = Some(now);
-        } else if self.is_running_short(&link).await? {
-            all.add(self.pull(&link).await?);
+        } else if link.is_running_short().await? {
+            link.pull().await?;
         }
-        self.record_bucket_time(&link).await?;
-        Ok(all)
-    }
-
-    /// Records the bucket's time. A full disk does not stop the sync: sending operations frees space.
-    pub(crate) async fn record_bucket_time(&self, link: &BucketLink) -> Result<()> {
-        let now = link.queue.now()?;
-        if let Err(error) = self.spool.on_disk(move |spool| spool.record_bucket_time(now)).await {
-            tracing::warn!(%error, "failed to record the bucket's time");
-        }
-        Ok(())
+        link.record_bucket_time().await?;
+        Ok(*lock(&link.synced))
     }
 
     /// Waits until there is something to send, or the cycle is over.
-    async fn wait_for_work(&self, is_down: bool, shutdown: &Shutdown) {
-        let (host, since) = (self.host().clone(), self.host().instant());
+    async fn wait_for_work(&self, shutdown: &Shutdown) {
+        let host = self.spool.host();
+        let since = host.instant();
         let mut unsent_since = None;
         loop {
             let asleep = host.sleep(self.options.outbox_interval);
@@ -250,44 +259,51 @@ impl Supervisor {
                 return;
             }
             let now = host.instant();
-            let from = self.last_cycle_at.filter(|_| !is_down).unwrap_or(since);
+            let from = self.last_cycle_at.filter(|_| !self.is_down).unwrap_or(since);
             if now.since(from) >= self.options.cycle {
                 return;
             }
             // A failed link is not retried sooner because a worker waits for it.
-            if is_down {
-                continue;
-            }
-            let deferred = self.link.as_ref().map(|link| lock(&link.deferred).clone()).unwrap_or_default();
-            match self.spool.on_disk(move |spool| spool.outbox_signal(&deferred)).await {
-                Ok(Some(signal)) if signal.is_urgent => return,
-                Ok(Some(_)) => {
-                    if now.since(*unsent_since.get_or_insert(now)) >= self.options.debounce {
+            let Some(link) = self.link.as_ref().filter(|_| !self.is_down) else { continue };
+            match self.spool.on_disk(Spool::outbox).await {
+                Ok(mut ops) => {
+                    ops.retain(|(seq, _)| !lock(&link.deferred).contains(seq));
+                    unsent_since = unsent_since.or(Some(now)).filter(|_| !ops.is_empty());
+                    // A worker waits for the confirmation of its claim.
+                    let is_urgent = ops.iter().any(|(_, op)| matches!(op.kind, OpKind::Claim { .. }));
+                    let is_due = |since| now.since(since) >= self.options.debounce;
+                    if is_urgent || unsent_since.is_some_and(is_due) {
                         return;
                     }
                 }
-                Ok(None) => unsent_since = None,
                 Err(error) => tracing::warn!(%error, "failed to read the outbox, retrying"),
             }
-            if let Some(link) = &self.link
-                && matches!(self.is_running_short(link).await, Ok(true))
-            {
+            if matches!(link.is_running_short().await, Ok(true)) {
                 return;
             }
         }
     }
 
     async fn link(&mut self) -> Result<Arc<BucketLink>> {
-        if let Some(link) = &self.link {
+        if let Some(link) = self.link.as_ref().filter(|_| !self.is_down) {
             return Ok(link.clone());
         }
         let queue = (self.connect)().await?.acting_as(self.spool.config().node_id.as_str());
-        self.prefetch.lock().await.reset();
-        let link = Arc::new(BucketLink::new(queue, self.prefetch.clone()));
-        self.link = Some(link.clone());
-        self.has_connected = true;
+        let prefetch = match &self.link {
+            Some(before) => before.prefetch.lock().await.reset(),
+            None => PrefetchState::default(),
+        };
+        let link = Arc::new(BucketLink {
+            spool: self.spool.clone(),
+            options: self.options.clone(),
+            queue,
+            snapshots: Mutex::default(),
+            prefetch: tokio::sync::Mutex::new(prefetch),
+            deferred: Mutex::default(),
+            synced: Mutex::default(),
+        });
         // Check-outs may have expired meanwhile, and other workers may hold tasks that run here.
-        self.last_cycle_at = None;
+        (self.link, self.last_cycle_at) = (Some(link.clone()), None);
         Ok(link)
     }
 
@@ -297,21 +313,13 @@ impl Supervisor {
             if let Some(lock) = self.spool.on_disk(Spool::try_lock_supervisor).await? {
                 return Ok(lock);
             }
-            self.host().sleep(self.options.outbox_interval).await;
+            self.spool.host().sleep(self.options.outbox_interval).await;
         }
     }
+}
 
-    pub(crate) fn host(&self) -> &Arc<dyn Host> {
-        self.spool.host()
-    }
-
-    pub(crate) fn consistency(&self) -> Consistency {
-        self.spool.config().consistency
-    }
-
-    /// Logs an operation that the bucket rejected.
-    pub(crate) fn report(op: &Op, why: SyncRefusal) {
-        let operation = op.kind.name();
-        tracing::warn!(task = %op.task, operation, reason = %why, "operation rejected by the bucket");
-    }
+/// Logs an operation that the bucket rejected.
+fn report(op: &Op, why: SyncRefusal) {
+    let operation = op.kind.name();
+    tracing::warn!(task = %op.task, operation, reason = %why, "operation rejected by the bucket");
 }

@@ -23,13 +23,13 @@ use leasehold_core::scan::Polling;
 use leasehold_core::{HexName, Kind, Result, State, TaskId};
 use leasehold_queue::Settlement;
 use leasehold_queue::source::{
-    ClaimStatus, ClaimedTask, DrainWait, Next, OpenSource, Slot, SlotChanges, SourceStatus, TaskInSlot,
+    Changes, ClaimStatus, ClaimedTask, DrainWait, OpenSource, Slot, SlotState, SourceStatus, TaskInSlot,
     TaskSource, WorkerInfo, next_or,
 };
-use leasehold_store::host::Instant;
+use leasehold_store::host::{Instant, lock};
 use leasehold_store::{Host, HostExt};
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use self::claim::SpoolClaim;
@@ -85,7 +85,7 @@ struct SpoolSource {
     claims: FuturesUnordered<BoxFuture<'static, Option<TaskInSlot>>>,
     /// Tasks that were claimed, and have not ended.
     running: HashSet<TaskId>,
-    slot_changes: SlotChanges,
+    slot_changes: Changes<SlotState>,
     polling: Polling,
     /// Current pause between two polls.
     pause: Duration,
@@ -101,27 +101,20 @@ struct NodeWorker {
     worker: WorkerInfo,
     /// Id of this run: two processes of one name have two.
     instance: HexName,
-    backoff: Mutex<Option<ConfirmationBackoff>>,
+    /// Start and duration of the back-off because the bucket has not confirmed a claim.
+    backoff: Mutex<Option<(Instant, Duration)>>,
     drain_wait: Mutex<Option<DrainWait>>,
 }
 
-/// Back-off because the bucket has not confirmed a claim.
-#[derive(Debug, Clone, Copy)]
-struct ConfirmationBackoff {
-    since: Instant,
-    /// Duration of the back-off.
-    duration: Duration,
-}
-
 impl TaskSource for SpoolSource {
-    fn next(&mut self) -> BoxFuture<'_, Result<Next>> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<TaskInSlot>>> {
         Box::pin(async {
             while !self.node.worker.slots.is_closed() {
                 let left = self.until_poll();
                 if !left.is_zero() {
                     match self.wait(left).await {
-                        Some(claim) => return Ok(Next::Tasks(vec![claim])),
                         None => continue,
+                        claim => return Ok(claim),
                     }
                 }
                 self.subscribe().await;
@@ -130,17 +123,17 @@ impl TaskSource for SpoolSource {
                     let wait = self.node.upcoming().await?;
                     *lock(&self.node.drain_wait) = wait;
                     if wait.is_none() {
-                        return Ok(Next::Empty);
+                        return Ok(None);
                     }
                 }
                 self.polled_at = Some(self.node.host().instant());
             }
             while let Some(claim) = self.claims.next().await {
-                if let Some(claim) = claim {
-                    return Ok(Next::Tasks(vec![claim]));
+                if claim.is_some() {
+                    return Ok(claim);
                 }
             }
-            Ok(Next::Empty)
+            Ok(None)
         })
     }
 
@@ -151,7 +144,7 @@ impl TaskSource for SpoolSource {
     fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
         Box::pin(async move {
             let instance = self.node.instance.clone();
-            if let Err(error) = self.node.blocking(move |spool| spool.unsubscribe(&instance)).await {
+            if let Err(error) = self.node.spool.on_disk(move |spool| spool.unsubscribe(&instance)).await {
                 tracing::warn!(%error, "failed to remove the task types of this worker");
             }
             Ok(())
@@ -206,7 +199,7 @@ impl SpoolSource {
         }
         self.subscribed_at = Some(now);
         let (instance, types) = (self.node.instance.clone(), self.node.worker.types.names());
-        if let Err(error) = self.node.blocking(move |spool| spool.subscribe(&instance, types)).await {
+        if let Err(error) = self.node.spool.on_disk(move |spool| spool.subscribe(&instance, types)).await {
             tracing::warn!(%error, "failed to record the task types of this worker");
         }
     }
@@ -246,49 +239,53 @@ impl NodeWorker {
     async fn due_tasks(&self, most: usize) -> Result<Vec<TaskId>> {
         let types = self.worker.types.clone();
         // An empty outbox means that the bucket was reached.
-        if self.is_backing_off() && !self.blocking(Spool::has_unsent_ops).await? {
+        if self.is_backing_off() && !self.spool.on_disk(Spool::has_unsent_ops).await? {
             *lock(&self.backoff) = None;
         }
         let (is_relaxed, is_backing_off) = (self.is_relaxed(), self.is_backing_off());
-        self.blocking(move |spool| {
-            let now = spool.now();
-            let is_claimable = |copy: &LocalTask| {
-                types.contains(&copy.task.task_type) && is_free_and_checked_out(copy, &now)
-            };
-            // Checked-out tasks need no confirmation: claims that wait for one must not block them.
-            let checked_out = if is_relaxed { Vec::new() } else { spool.local_tasks()? };
-            let mut found: Vec<_> =
-                checked_out.into_iter().filter(is_claimable).map(|copy| copy.task.id).collect();
-            if is_relaxed || !is_backing_off {
-                let others = spool.poll(most, &|of| types.contains(of))?;
-                found.extend(others.into_iter().filter(|id| !found.contains(id)).collect::<Vec<_>>());
-            }
-            found.truncate(most);
-            Ok(found)
-        })
-        .await
+        self.spool
+            .on_disk(move |spool| {
+                let now = spool.now();
+                let is_claimable = |copy: &LocalTask| {
+                    types.contains(&copy.task.task_type) && is_free_and_checked_out(copy, &now)
+                };
+                // Checked-out tasks need no confirmation: claims that wait for one must not block them.
+                let checked_out = if is_relaxed { Vec::new() } else { spool.local_tasks()? };
+                let mut found: Vec<_> =
+                    checked_out.into_iter().filter(is_claimable).map(|copy| copy.task.id).collect();
+                if is_relaxed || !is_backing_off {
+                    let others = spool.poll(most, &types)?;
+                    found.extend(others.into_iter().filter(|id| !found.contains(id)).collect::<Vec<_>>());
+                }
+                found.truncate(most);
+                Ok(found)
+            })
+            .await
     }
 
     /// A task here that is due, will be soon, or is held by another worker, which may lose it.
     async fn upcoming(&self) -> Result<Option<DrainWait>> {
         let types = self.worker.types.clone();
-        self.blocking(move |spool| {
-            let soon = spool.now().present().latest_known().plus(SOON);
-            let wait = |copy: LocalTask| match copy.task.state {
-                _ if !types.contains(&copy.task.task_type) => None,
-                _ if copy.lease.is_some() => Some(DrainWait::Held(copy.task.id)),
-                State::Pending { available_at } if available_at <= soon => Some(DrainWait::Due(available_at)),
-                _ => None,
-            };
-            Ok(spool.local_tasks()?.into_iter().find_map(wait))
-        })
-        .await
+        self.spool
+            .on_disk(move |spool| {
+                let soon = spool.now().present().latest_known().plus(SOON);
+                let wait = |copy: LocalTask| match copy.task.state {
+                    _ if !types.contains(&copy.task.task_type) => None,
+                    _ if copy.lease.is_some() => Some(DrainWait::Held(copy.task.id)),
+                    State::Pending { available_at } if available_at <= soon => {
+                        Some(DrainWait::Due(available_at))
+                    }
+                    _ => None,
+                };
+                Ok(spool.local_tasks()?.into_iter().find_map(wait))
+            })
+            .await
     }
 
     /// Claims a task, and waits until its handler may start; none if it may not.
     async fn claim(self: Arc<Self>, id: TaskId, slot: Slot) -> Option<TaskInSlot> {
         let (worker, instance) = (self.worker.id.clone(), self.instance.clone());
-        let held = self.blocking(move |spool| spool.claim(&id, &worker, &instance)).await;
+        let held = self.spool.on_disk(move |spool| spool.claim(&id, &worker, &instance)).await;
         let held = held.inspect_err(|error| tracing::warn!(task = %id, %error, "failed to claim task"));
         let mut task = SpoolClaim::new(self.spool.clone(), held.ok()??);
         match self.confirmed(&mut task).await {
@@ -343,7 +340,7 @@ impl NodeWorker {
 
     fn is_backing_off(&self) -> bool {
         let now = self.host().instant();
-        lock(&self.backoff).is_some_and(|backoff| now.since(backoff.since) < backoff.duration)
+        lock(&self.backoff).is_some_and(|(since, duration)| now.since(since) < duration)
     }
 
     /// Starts or doubles the back-off. Claims that have waited at the same time count once.
@@ -351,20 +348,11 @@ impl NodeWorker {
         let now = self.host().instant();
         let mut backoff = lock(&self.backoff);
         let duration = match *backoff {
-            Some(before) if before.since.since(began) > Duration::ZERO => return,
-            Some(before) => (before.duration * 2).min(BACKOFF_MAX),
+            Some((since, _)) if since.since(began) > Duration::ZERO => return,
+            Some((_, duration)) => (duration * 2).min(BACKOFF_MAX),
             None => BACKOFF_MIN,
         };
-        *backoff = Some(ConfirmationBackoff { since: now, duration });
-    }
-
-    /// Works on the spool, on a thread that may block.
-    fn blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Spool) -> Result<T> + Send + 'static,
-    ) -> BoxFuture<'static, Result<T>> {
-        let spool = self.spool.clone();
-        self.host().blocking(move || work(&spool))
+        *backoff = Some((now, duration));
     }
 }
 
@@ -382,8 +370,4 @@ fn is_free_and_checked_out(copy: &LocalTask, now: &NodeNow) -> bool {
     let is_free = copy.lease.as_ref().is_none_or(|lease| lease.is_stale(now));
     let is_live = |expires_at| now.bucket.is_some_and(|now| now.is_before(expires_at));
     is_free && copy.checkout.as_ref().is_some_and(|checkout| is_live(checkout.expires_at))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -43,7 +43,7 @@ fn main(py: Python<'_>, program: Vec<OsString>, args: Vec<OsString>) -> u8 {
 /// Returns the names of all shards of a queue with this many digits.
 #[pyfunction]
 fn all_shards(digits: u8) -> PyResult<Vec<String>> {
-    let shards = leasehold_queue::ObjectQueue::all_shards(digits).map_err(|error| json::exception(&error))?;
+    let shards = leasehold_core::ShardLen::new(digits).map_err(|error| json::exception(&error))?.all();
     Ok(shards.iter().map(|shard| shard.as_str().to_owned()).collect())
 }
 

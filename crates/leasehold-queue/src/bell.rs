@@ -78,14 +78,21 @@ struct Ring {
 pub struct Bell {
     key: String,
     known: Option<Version>,
-    /// Latest time at which the last ring can have happened.
-    rang_by: Option<StoreTime>,
-    is_for_overflow: bool,
+}
+
+/// A change of a bell.
+#[derive(Debug, Clone, Copy)]
+pub struct BellChange {
+    /// Time for the second scan, compared with the earliest value of *now*: it finds everything that the last ring
+    /// stands for.
+    pub second_scan_at: Option<StoreTime>,
+    /// True if tasks were put into the overflow.
+    pub is_for_overflow: bool,
 }
 
 impl Default for Bell {
     fn default() -> Self {
-        Self::at(keys::BELL.to_owned())
+        Self { key: keys::BELL.to_owned(), known: None }
     }
 }
 
@@ -93,46 +100,25 @@ impl Bell {
     /// The bell of an inbox.
     #[must_use]
     pub fn of_inbox(worker: &WorkerId) -> Self {
-        Self::at(keys::inbox_bell(worker))
-    }
-
-    fn at(key: String) -> Self {
-        Self { key, known: None, rang_by: None, is_for_overflow: false }
-    }
-
-    /// True if a ring has announced tasks in the overflow since the last call.
-    pub fn rang_for_overflow(&mut self) -> bool {
-        std::mem::take(&mut self.is_for_overflow)
-    }
-
-    /// Time for the second scan, compared with the earliest value of *now*: it finds everything that the last ring
-    /// stands for. None if that scan was made.
-    #[must_use]
-    pub fn second_scan_at(&self) -> Option<StoreTime> {
-        self.rang_by.map(|at| at.plus(SECOND_SCAN_AFTER)).filter(|_| !breaks("no-second-look"))
-    }
-
-    /// Notes that a scan begins at this time, the earliest value of *now*.
-    pub fn scan_started(&mut self, earliest: StoreTime) {
-        self.rang_by = self.rang_by.filter(|at| at.plus(SECOND_SCAN_AFTER) > earliest);
+        Self { key: keys::inbox_bell(worker), known: None }
     }
 }
 
 impl ObjectQueue {
     /// Notifies all workers that a task became pending and is in the index.
     pub(crate) async fn ring(&self, purpose: Purpose) {
-        self.pending_signal.send_modify(|count| *count += 1);
-        if self.ringer.begin(keys::BELL, self.client.host().instant()) {
-            self.put_ring(purpose, keys::BELL, false).await;
-        }
+        self.ring_at(purpose, keys::BELL).await;
     }
 
     /// Notifies one worker that a task was put into its inbox.
     pub(crate) async fn ring_inbox(&self, purpose: Purpose, worker: &WorkerId) {
+        self.ring_at(purpose, &keys::inbox_bell(worker)).await;
+    }
+
+    async fn ring_at(&self, purpose: Purpose, bell: &str) {
         self.pending_signal.send_modify(|count| *count += 1);
-        let bell = keys::inbox_bell(worker);
-        if self.ringer.begin(&bell, self.client.host().instant()) {
-            self.put_ring(purpose, &bell, false).await;
+        if self.ringer.begin(bell, self.client.host().instant()) {
+            self.put_ring(purpose, bell, false).await;
         }
     }
 
@@ -156,14 +142,15 @@ impl ObjectQueue {
         Bytes::from(serde_json::to_vec(&ring).expect("a ring consists of a string and a bool"))
     }
 
-    /// Returns whether the bell has changed since the last call. Requests: 1 get.
-    pub async fn has_rung(&self, bell: &mut Bell) -> Result<bool> {
+    /// Reads a bell; none if it has not changed since the last call. Requests: 1 get.
+    pub async fn read_bell(&self, bell: &mut Bell) -> Result<Option<BellChange>> {
         let found = self.client.get_unless(Purpose::Discover, &bell.key, bell.known.as_ref()).await?;
-        let Get::Found(object) = found else { return Ok(false) };
+        let Get::Found(object) = found else { return Ok(None) };
         bell.known = Some(object.version);
-        bell.is_for_overflow |= serde_json::from_slice(&object.body).is_ok_and(|ring: Ring| ring.overflow);
-        bell.rang_by = Some(self.now()?.latest_known());
-        Ok(true)
+        let is_for_overflow = serde_json::from_slice(&object.body).is_ok_and(|ring: Ring| ring.overflow);
+        let rang_by = self.now()?.latest_known();
+        let second_scan_at = (!breaks("no-second-look")).then(|| rang_by.plus(SECOND_SCAN_AFTER));
+        Ok(Some(BellChange { second_scan_at, is_for_overflow }))
     }
 }
 

@@ -271,7 +271,7 @@ impl ObjectQueue {
     /// Checks the objects that are neither tasks nor entries.
     async fn check_others(&self, repair: bool, checked: &mut Checked) -> Result<()> {
         for prefix in keys::OTHER_PREFIXES {
-            let listed = self.entries(prefix.to_owned());
+            let listed = self.objects_under(Purpose::Admin, prefix);
             let reads = listed.map_ok(|listed| async move {
                 let finding = self.other(&listed).await?;
                 Ok((listed.key, finding))
@@ -335,7 +335,7 @@ impl ObjectQueue {
     async fn all_entries(&self, checked: &mut Checked) -> Result<Vec<IndexHit>> {
         let mut all = Vec::new();
         for root in keys::ENTRY_PREFIXES {
-            let mut entries = std::pin::pin!(self.entries(root.to_owned()));
+            let mut entries = std::pin::pin!(self.objects_under(Purpose::Admin, root));
             while let Some(listed) = entries.try_next().await? {
                 if let Some(entry) = Entry::parse(&listed.key) {
                     all.push(IndexHit { entry, written_at: listed.modified });

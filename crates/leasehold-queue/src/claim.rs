@@ -1,20 +1,27 @@
-//! Claiming a task.
+//! Claiming a task, renewing the claim, and ending it.
 //!
 //! A worker claims the task of a ready entry by a conditional write that sets its status to running, with the worker,
 //! a random lease id and an expiry. Of several workers that try, one succeeds. The claim is valid until it expires by
-//! the store's clock, and is renewed or ended by [`settle`](crate::settle).
+//! the store's clock. The holder renews it while the handler runs, and settles the task when the handler has stopped:
+//! complete, fail, snooze, release or stop. Both are conditional writes that require the claim's lease id. A worker
+//! that lost its claim can change nothing.
 //!
-//! Requests: 1 get (the task), 1 put (the claim), 1 put (the lease entry), 1 delete (the ready entry). The holder of
+//! Requests of a claim: 1 get (the task), 1 put (the claim), 1 put (the lease entry), 1 delete (the ready entry). The holder of
 //! the lease on the shard, or on the inbox, leaves the entry in place until the task is settled, and saves the last
 //! two: if that worker dies, the next holder of the shard, or the worker that empties the inbox, finds the task by
-//! that entry.
+//! that entry. A renewal is 1 put. A settlement is 1 put and 1 delete, and 1 more put (the ready entry, first) if the
+//! task runs again.
 
+use leasehold_core::ids::TaskTypes;
+use leasehold_core::new_task::check_size;
+pub use leasehold_core::scan::Unclaimed;
+pub use leasehold_core::settlement::Settlement;
 use leasehold_core::{
-    Entry, Error, Event, IndexLocation, LeaseId, Rejected, Result, State, Status, StoreTime, Task, TaskType,
-    WorkerId,
+    Entry, Event, IndexLocation, Kind, LeaseId, Rejected, Result, State, Status, StoreTime, Task, WorkerId,
 };
 use leasehold_store::Purpose;
 use leasehold_store::mutant::breaks;
+use serde_json::Value;
 use std::time::Duration;
 use tracing::Instrument;
 
@@ -28,7 +35,6 @@ use crate::tasks::{ChangeFrom, IndexUpdate, TaskSnapshot, Transition};
 pub struct Claimed {
     pub(crate) loaded: TaskSnapshot,
     pub(crate) lease_id: LeaseId,
-    pub(crate) by: WorkerId,
     /// The entry by which other workers find it, if known: the lease entry that was written with the claim, or the
     /// ready entry that was left in place. A renewal does not move it.
     pub(crate) entry: Option<Entry>,
@@ -70,135 +76,145 @@ impl Claimed {
 }
 
 /// Outcome of an attempt to claim the task of a ready entry.
-#[derive(Debug)]
-pub enum ClaimOutcome {
-    /// The task is claimed by this worker.
-    Claimed(Box<Claimed>),
-    /// The task is not due before this time.
-    NotDue(StoreTime),
-    /// This worker has no handler for the task type.
-    Foreign(TaskType),
-    /// The entry is ahead of its task: the task does not exist yet, or has an older revision.
-    Ahead,
-    /// Another worker holds the task, until this time unless it renews; this worker could run it.
-    Held(StoreTime),
-    /// The entry is stale: the task has changed since.
-    Stale,
-    /// The record is corrupt and is left for an operator.
-    Corrupt(Error),
-    /// The task has expired.
-    Expired,
-}
+pub type ClaimOutcome = std::result::Result<Box<Claimed>, Unclaimed>;
 
 impl ObjectQueue {
-    /// Tries to claim the task of a ready entry. A claim whose outcome is unknown is an error, and counts as not
-    /// held.
+    /// Tries to claim the task of a ready entry, if it has one of these types. A claim whose outcome is unknown is an
+    /// error, and counts as not held.
+    ///
+    /// `is_owner` is true if the worker holds the lease on the task's shard, or on the inbox that has the entry. The entry
+    /// then stays until the task is settled, which saves 1 put and 1 delete.
     pub async fn claim(
         &self,
         found: &IndexHit,
         worker: &WorkerId,
         lease: Duration,
-        handles: &(dyn Fn(&TaskType) -> bool + Sync),
+        types: &TaskTypes,
+        is_owner: bool,
     ) -> Result<ClaimOutcome> {
         let span = tracing::debug_span!("claim", "task.id" = %found.entry.id, %worker);
-        self.claim_and(found, worker, lease, handles, IndexUpdate::Change).instrument(span).await
+        let claim = async {
+            match self.claimable(&found.entry, types).await? {
+                Ok(loaded) => self.claim_pending(&found.entry, &loaded, worker, lease, is_owner).await,
+                Err(why) => Ok(Err(why)),
+            }
+        };
+        claim.instrument(span).await
     }
 
-    /// Tries to claim a task as the holder of the lease on its shard, or on the inbox that has the entry. The entry
-    /// stays until the task is settled, which saves 1 put and 1 delete.
-    pub async fn claim_as_owner(
+    /// Reads the task of an entry, which may be claimed if it is due.
+    async fn claimable(
         &self,
-        found: &IndexHit,
-        worker: &WorkerId,
-        lease: Duration,
-        handles: &(dyn Fn(&TaskType) -> bool + Sync),
-    ) -> Result<ClaimOutcome> {
-        let span = tracing::debug_span!("claim", "task.id" = %found.entry.id, %worker);
-        self.claim_and(found, worker, lease, handles, IndexUpdate::Nothing).instrument(span).await
-    }
-
-    async fn claim_and(
-        &self,
-        found: &IndexHit,
-        worker: &WorkerId,
-        lease: Duration,
-        handles: &(dyn Fn(&TaskType) -> bool + Sync),
-        index_update: IndexUpdate,
-    ) -> Result<ClaimOutcome> {
-        let entry = &found.entry;
+        entry: &Entry,
+        types: &TaskTypes,
+    ) -> Result<std::result::Result<TaskSnapshot, Unclaimed>> {
         self.ensure_allowed(Intent::Change).await?;
         if breaks("reads-twice") {
             self.load(Purpose::Claim, &entry.id).await?;
         }
         let loaded = match self.load(Purpose::Claim, &entry.id).await {
-            Ok(Some(loaded)) => loaded,
-            Ok(None) => return Ok(ClaimOutcome::Ahead),
-            Err(error) if error.kind() == leasehold_core::Kind::Corrupt => {
-                return Ok(ClaimOutcome::Corrupt(error));
-            }
+            Ok(Some(loaded)) if entry.rev <= loaded.task.rev => loaded,
+            Ok(_) => return Ok(Err(Unclaimed::Ahead)),
+            Err(error) if error.kind() == Kind::Corrupt => return Ok(Err(Unclaimed::Corrupt(error))),
             Err(error) => return Err(error),
         };
-        if entry.rev > loaded.task.rev {
-            return Ok(ClaimOutcome::Ahead);
-        }
-        match &loaded.task.state {
-            State::Pending { .. } if handles(&loaded.task.task_type) => {}
+        let is_handled = types.contains(&loaded.task.task_type);
+        Ok(match &loaded.task.state {
+            State::Pending { .. } if is_handled => Ok(loaded),
             State::Pending { .. } => {
                 if let IndexLocation::Inbox(_) = entry.location {
                     // No other worker scans this inbox.
                     self.cover_then_remove(loaded.task.entry().as_ref(), entry).await?;
                     self.ring(Purpose::Claim).await;
                 }
-                return Ok(ClaimOutcome::Foreign(loaded.task.task_type));
+                Err(Unclaimed::Foreign)
             }
-            State::Running(claim) if handles(&loaded.task.task_type) => {
-                return Ok(ClaimOutcome::Held(claim.expires_at));
-            }
-            _ => return Ok(ClaimOutcome::Stale),
-        }
+            State::Running(claim) if is_handled => Err(Unclaimed::Held(claim.expires_at)),
+            _ => Err(Unclaimed::Stale),
+        })
+    }
+
+    async fn claim_pending(
+        &self,
+        entry: &Entry,
+        loaded: &TaskSnapshot,
+        worker: &WorkerId,
+        lease: Duration,
+        is_owner: bool,
+    ) -> Result<ClaimOutcome> {
         let lease_id = self.random_name();
         let event = Event::Claim { worker: worker.clone(), lease_id: lease_id.clone(), lease };
         // A stale pointer does not lead to the running task as the required entry does.
         let is_behind = entry.shard().is_none() && entry.rev < loaded.task.rev;
-        let index_update = if is_behind { IndexUpdate::Change } else { index_update };
-        let stays = matches!(index_update, IndexUpdate::Nothing);
-        let index_update = match index_update {
+        let stays = is_owner && !is_behind;
+        let index_update = match () {
+            () if stays => IndexUpdate::Nothing,
             // The existing entry is not the one that the record requires.
-            IndexUpdate::Change if entry.shard().is_none() && !is_behind => {
-                IndexUpdate::Removing(vec![entry.clone()])
-            }
-            index_update => index_update,
+            () if entry.shard().is_none() && !is_behind => IndexUpdate::Removing(vec![entry.clone()]),
+            () => IndexUpdate::Change,
         };
-        let (from, by) = (ChangeFrom::Read(&loaded), worker.as_str());
-        let claimed = match self.change(Purpose::Claim, from, &event, by, index_update).await? {
-            Transition::Done(loaded) => {
-                let entry = if stays { Some(entry.clone()) } else { loaded.task.entry() };
-                Claimed { entry, rev: loaded.task.rev, loaded, lease_id, by: worker.clone() }
+        let claimed = self.change(Purpose::Claim, ChangeFrom::Read(loaded), &event, index_update).await?;
+        let (entry, loaded) = match claimed {
+            Transition::Done(now) if stays => (Some(entry.clone()), now),
+            Transition::Done(now) => (now.task.entry(), now),
+            Transition::Superseded(now) if now.task.lease_id.as_ref() == Some(&lease_id) => (None, now),
+            Transition::Rejected(Rejected::NotBefore(at), _) if !is_behind => {
+                return Ok(Err(Unclaimed::NotDue(at)));
             }
-            Transition::Superseded(loaded) if loaded.task.lease_id.as_ref() == Some(&lease_id) => {
-                Claimed { entry: None, rev: loaded.task.rev, loaded, lease_id, by: worker.clone() }
+            Transition::Rejected(Rejected::TooLate(_), _) => return Ok(Err(Unclaimed::Expired)),
+            Transition::Rejected(_, now) | Transition::Superseded(now) | Transition::Changed(now) => {
+                return Ok(Err(lost_to(&now.task)));
             }
-            Transition::Rejected(Rejected::NotBefore(_), _) if is_behind => return Ok(ClaimOutcome::Stale),
-            Transition::Rejected(Rejected::NotBefore(at), _) => return Ok(ClaimOutcome::NotDue(at)),
-            Transition::Rejected(Rejected::TooLate(_), _) => return Ok(ClaimOutcome::Expired),
-            Transition::Rejected(_, loaded)
-            | Transition::Superseded(loaded)
-            | Transition::Changed(loaded) => {
-                return Ok(lost_to(&loaded.task));
-            }
-            Transition::Missing => return Ok(ClaimOutcome::Stale),
+            Transition::Missing => return Ok(Err(Unclaimed::Stale)),
         };
-        if claimed.loaded.task.status() != Status::Running {
-            return Ok(ClaimOutcome::Stale);
+        if loaded.task.status() != Status::Running {
+            return Ok(Err(Unclaimed::Stale));
         }
-        Ok(ClaimOutcome::Claimed(Box::new(claimed)))
+        Ok(Ok(Box::new(Claimed { entry, rev: loaded.task.rev, loaded, lease_id })))
+    }
+
+    /// Renews a claim; none if it was lost, and then the handler must stop at once.
+    pub async fn renew(
+        &self,
+        claimed: &Claimed,
+        lease: Duration,
+        progress: Option<Value>,
+    ) -> Result<Option<Claimed>> {
+        // Progress that is too large is dropped, so that the claim is renewed in any case.
+        let progress = progress.filter(|progress| match check_size("progress", progress) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(task = %claimed.task().id, %error, "failed to record progress");
+                false
+            }
+        });
+        let event = Event::Renew { lease_id: claimed.lease_id.clone(), lease, progress };
+        let from = ChangeFrom::Read(&claimed.loaded);
+        let renewed = self.change(Purpose::Renew, from, &event, IndexUpdate::Change).await?.done();
+        // Only the holder renews and settles: if the record still has its lease id, the claim is still held.
+        let kept = renewed.filter(|loaded| loaded.task.lease_id.as_ref() == Some(&claimed.lease_id));
+        Ok(kept.map(|loaded| Claimed { loaded, ..claimed.clone() }))
+    }
+
+    /// Ends a claim. The handler must have stopped before this is called. Returns the task, or none if the claim was
+    /// lost.
+    pub async fn settle(&self, claimed: &Claimed, settlement: Settlement) -> Result<Option<Task>> {
+        let event = settlement.event(claimed.lease_id.clone(), self.now()?);
+        let index_update = claimed.entries().map_or(IndexUpdate::Change, IndexUpdate::Removing);
+        let loaded = &claimed.loaded;
+        let span = tracing::debug_span!("settle", "task.id" = %loaded.task.id, how = event.name());
+        let settled = self.change(Purpose::Settle, ChangeFrom::Read(loaded), &event, index_update);
+        Ok(match settled.instrument(span).await? {
+            Transition::Rejected(Rejected::AlreadyApplied, loaded) => Some(loaded.task),
+            settled => settled.done().map(|loaded| loaded.task),
+        })
     }
 }
 
-/// The outcome when another worker was faster.
-fn lost_to(task: &Task) -> ClaimOutcome {
+/// The reason when another worker was faster.
+fn lost_to(task: &Task) -> Unclaimed {
     match &task.state {
-        State::Running(claim) => ClaimOutcome::Held(claim.expires_at),
-        _ => ClaimOutcome::Stale,
+        State::Running(claim) => Unclaimed::Held(claim.expires_at),
+        _ => Unclaimed::Stale,
     }
 }

@@ -10,11 +10,14 @@ use bytes::Bytes;
 use leasehold_core::limits::{LAYOUT_ASKED_EVERY, LAYOUT_TRUSTED};
 use leasehold_core::oversize::corrupt_reason;
 use leasehold_core::{
-    Error, HexName, Kind, Now, Result, Shard, ShardLen, StepContext, StoreTime, TaskId, WriteId, keys,
+    Error, HexName, Kind, Now, Result, ShardLen, StepContext, StoreTime, TaskId, WriteId, keys,
 };
-use leasehold_store::{Client, HostExt, OpenMode, Purpose};
+use leasehold_store::{
+    Client, FolderOptions, FolderStore, Host, HostExt, OpenMode, OpenOptions, Purpose, SystemHost,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -23,8 +26,8 @@ use crate::bell::Ringer;
 use crate::create::{create, no_queue};
 use crate::inbox::{DirectDispatch, Inboxes};
 use crate::inspect::EntryChecks;
-use crate::layout::{Layout, Migrating, PreviousLayout};
-use crate::place::Place;
+use crate::layout::{Layout, LayoutSnapshot, Migrating, PreviousLayout};
+use crate::source::Changes;
 
 /// Newest format of the layout that this program supports.
 pub(crate) const FORMAT: u32 = 1;
@@ -127,23 +130,56 @@ impl Default for QueueConfig {
     }
 }
 
-/// Receiver of notifications about tasks that become pending in this process.
-#[derive(Debug)]
-pub struct PendingSignal {
-    pending: watch::Receiver<u64>,
+/// Location of a queue. Text is an address (`s3://bucket/prefix`, `file:///path`, `memory://`, …) or a plain path; a
+/// [`Client`] is for programs that open the store themselves.
+#[derive(Debug, Clone)]
+pub enum Place {
+    /// A store's address.
+    Address(String),
+    /// A folder; its path is never read as an address.
+    Folder(PathBuf),
+    /// An open store.
+    Client(Client),
 }
 
-impl PendingSignal {
-    /// Waits until a task has become pending since the last time this returned.
-    ///
-    /// # Cancel safety
-    ///
-    /// No notification is lost when the future is dropped.
-    pub async fn notified(&mut self) {
-        if self.pending.changed().await.is_err() {
-            // The queue was dropped, and with it every sender.
-            std::future::pending::<()>().await;
+impl Place {
+    pub(crate) fn client(self, mode: OpenMode) -> Result<Client> {
+        let folder = FolderOptions { mode, ..FolderOptions::default() };
+        match self {
+            Place::Address(address) => {
+                Client::open(&address, &OpenOptions { folder, ..OpenOptions::default() })
+            }
+            Place::Folder(path) => {
+                let host: Arc<dyn Host> = Arc::new(SystemHost);
+                let store = FolderStore::open(path, folder, &host)?;
+                Ok(Client::new(Arc::new(store), host))
+            }
+            Place::Client(client) => Ok(client),
         }
+    }
+}
+
+impl From<&str> for Place {
+    fn from(address: &str) -> Self {
+        Place::Address(address.to_owned())
+    }
+}
+
+impl From<String> for Place {
+    fn from(address: String) -> Self {
+        Place::Address(address)
+    }
+}
+
+impl From<&Path> for Place {
+    fn from(path: &Path) -> Self {
+        Place::Folder(path.to_owned())
+    }
+}
+
+impl From<Client> for Place {
+    fn from(client: Client) -> Self {
+        Place::Client(client)
     }
 }
 
@@ -171,7 +207,7 @@ impl ObjectQueue {
         let first = config.direct.as_ref().map_or(0, |_| client.host().random());
         Ok(Self {
             client,
-            layout: Arc::new(Layout::new(meta.clone(), version, requested_at)),
+            layout: Arc::new(Layout::new(LayoutSnapshot { meta: meta.clone(), version, requested_at })),
             meta,
             config: Arc::new(config),
             pending_signal: Arc::new(watch::Sender::new(0)),
@@ -231,11 +267,6 @@ impl ObjectQueue {
         self.meta.shard_prefix_len
     }
 
-    /// All shards of a queue whose shards have this number of digits.
-    pub fn all_shards(digits: u8) -> Result<Vec<Shard>> {
-        Ok(ShardLen::new(digits)?.all())
-    }
-
     /// Current time of the store.
     pub fn now(&self) -> Result<Now> {
         self.client.known_now()
@@ -243,17 +274,13 @@ impl ObjectQueue {
 
     /// Subscribes to tasks that become pending in this process from now on. Nothing is missed between two waits.
     #[must_use]
-    pub fn subscribe(&self) -> PendingSignal {
-        PendingSignal { pending: self.pending_signal.subscribe() }
+    pub fn subscribe(&self) -> Changes<u64> {
+        Changes(self.pending_signal.subscribe())
     }
 
     pub(crate) fn step_context(&self) -> Result<StepContext> {
-        self.step_context_as(&self.config.by)
-    }
-
-    pub(crate) fn step_context_as(&self, by: &str) -> Result<StepContext> {
-        let random = self.client.host().random();
-        Ok(StepContext { by: by.to_owned(), now: self.now()?, write_id: self.client.write_id(), random })
+        let (by, random) = (self.config.by.clone(), self.client.host().random());
+        Ok(StepContext { by, now: self.now()?, write_id: self.client.write_id(), random })
     }
 
     pub(crate) fn task_key(&self, id: &TaskId) -> String {

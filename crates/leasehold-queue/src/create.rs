@@ -12,8 +12,7 @@ use leasehold_store::{Client, HostExt, List, OpenMode, Purpose, PutOutcome, Vers
 use serde_json::Map;
 use std::collections::BTreeSet;
 
-use crate::connect::{FORMAT, ObjectQueue, QueueConfig, QueueMeta, parse_meta};
-use crate::place::Place;
+use crate::connect::{FORMAT, ObjectQueue, Place, QueueConfig, QueueMeta, parse_meta};
 
 impl ObjectQueue {
     /// Opens a queue and restores its `queue.json` if it is missing, with the number of digits that the keys of its

@@ -8,8 +8,8 @@
 
 use futures::TryStreamExt;
 pub use leasehold_core::scan::IndexHit;
-use leasehold_core::{Entry, Index, IndexLocation, Minute, Now, Result, Shard, ShardRange, keys};
-use leasehold_store::{List, Page, Purpose};
+use leasehold_core::{Entry, Index, IndexLocation, Minute, Result, Shard, ShardRange, keys};
+use leasehold_store::{List, Purpose};
 use std::collections::BTreeSet;
 
 use crate::connect::ObjectQueue;
@@ -73,14 +73,23 @@ impl ObjectQueue {
     /// Scans one page of a range. Returns its entries, and the rest of the range if there is more. Once a page ends
     /// in a future minute of a shard, the rest of that shard is skipped. Requests: 1 list.
     pub async fn scan_page(&self, purpose: Purpose, range: KeyRange) -> Result<(ScanPage, Option<KeyRange>)> {
-        let mut page = self.client.list(purpose, &range.list).await?;
-        let final_entry = page.entries.last().and_then(|listed| Entry::parse(&listed.key));
-        let next = page.next.take();
-        page.entries.retain(|listed| !Entry::parse(&listed.key).is_some_and(|entry| range.is_past(&entry)));
-        let mut scanned = ScanPage::default();
-        let now = self.now()?;
-        scanned.take(page, now);
-        let Some(cursor) = next else { return Ok((scanned, None)) };
+        let page = self.client.list(purpose, &range.list).await?;
+        let (mut scanned, mut final_entry, now) = (ScanPage::default(), None, self.now()?);
+        for listed in page.entries {
+            let entry = Entry::parse(&listed.key);
+            match &entry {
+                None => scanned.invalid_keys.push(listed.key),
+                Some(entry) if range.is_past(entry) => {}
+                Some(entry) if now.is_due(entry.bucket.start()) => {
+                    scanned.due.push(IndexHit { entry: entry.clone(), written_at: listed.modified });
+                }
+                Some(entry) => {
+                    scanned.next = Some(scanned.next.map_or(entry.bucket, |next| next.min(entry.bucket)))
+                }
+            }
+            final_entry = entry;
+        }
+        let Some(cursor) = page.next else { return Ok((scanned, None)) };
         let list = match final_entry {
             Some(entry) if range.is_past(&entry) => return Ok((scanned, None)),
             Some(entry) if !now.is_due(entry.bucket.start()) => {
@@ -141,17 +150,5 @@ impl ScanPage {
         self.due.extend(other.due);
         self.invalid_keys.extend(other.invalid_keys);
         self.next = [self.next, other.next].into_iter().flatten().min();
-    }
-
-    fn take(&mut self, page: Page, now: Now) {
-        for listed in page.entries {
-            match Entry::parse(&listed.key) {
-                None => self.invalid_keys.push(listed.key),
-                Some(entry) if !now.is_due(entry.bucket.start()) => {
-                    self.next = Some(self.next.map_or(entry.bucket, |next| next.min(entry.bucket)));
-                }
-                Some(entry) => self.due.push(IndexHit { entry, written_at: listed.modified }),
-            }
-        }
     }
 }

@@ -32,9 +32,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::check::Checked;
-use crate::connect::{ObjectQueue, QueueConfig};
-use crate::inspect::{Filter, Stats};
-use crate::place::Place;
+use crate::connect::{ObjectQueue, Place, QueueConfig};
+use crate::inspect::{Filter, ListedTask, Stats};
 use crate::purge::{Purged, PurgedAll, Retention};
 use crate::source::OpenSource;
 use crate::tasks::{TaskSnapshot, Transition};
@@ -106,6 +105,17 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
     /// Lists tasks as they are read. A corrupt object is an item with an error of kind corrupt, and the list continues.
     fn list(&self, _filter: Filter) -> BoxStream<'_, Result<Task>> {
         stream::once(ready(Err(self.unsupported("list tasks")))).boxed()
+    }
+
+    /// Lists all tasks with their timestamps, without reading them. A caller that caches tasks reads only those whose
+    /// timestamp has changed.
+    fn listed(&self) -> BoxStream<'_, Result<ListedTask>> {
+        stream::once(ready(Err(self.unsupported("list tasks")))).boxed()
+    }
+
+    /// Reads a listed task; none if it no longer exists, or is listed elsewhere, too.
+    fn read_listed<'a>(&'a self, _listed: &'a ListedTask) -> BoxFuture<'a, Result<Option<Task>>> {
+        Box::pin(ready(Err(self.unsupported("list tasks"))))
     }
 
     /// Applies a retention to one task.

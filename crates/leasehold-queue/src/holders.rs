@@ -4,7 +4,7 @@
 //! ids are kept for a week.
 
 use futures::{Stream, StreamExt, TryStreamExt, stream};
-use leasehold_core::{Entry, IndexLocation, Kind, Lease, Result, ShardRange, WorkerId, keys};
+use leasehold_core::{Entry, IndexLocation, Kind, Lease, Now, Result, ShardRange, WorkerId, keys};
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::connect::ObjectQueue;
@@ -46,6 +46,18 @@ pub struct LeaseInfo {
 }
 
 impl LeaseInfo {
+    /// A corrupt lease.
+    pub(crate) const CORRUPT: Self = Self { state: LeaseState::Corrupt, lease: None };
+
+    pub(crate) fn of(lease: Lease, now: Now) -> Self {
+        let state = match () {
+            () if lease.is_released() => LeaseState::Free,
+            () if lease.is_free(now) => LeaseState::Expired,
+            () => LeaseState::Held,
+        };
+        Self { state, lease: Some(lease) }
+    }
+
     /// Its holder, also after it has expired.
     #[must_use]
     pub fn holder(&self) -> Option<&WorkerId> {
@@ -82,7 +94,7 @@ impl IdPurpose {
 impl ObjectQueue {
     /// The leases on all groups of shards, in order.
     pub async fn shard_leases(&self) -> Result<Vec<(ShardRange, LeaseInfo)>> {
-        let listed: BTreeSet<_> = self.keys(keys::SHARD_LEASES.into()).try_collect().await?;
+        let listed: BTreeSet<_> = self.keys(keys::SHARD_LEASES).try_collect().await?;
         let reads = self.shard_len().groups().into_iter().map(|group| {
             let key = keys::shard_lease(&group);
             let is_listed = listed.contains(&key);
@@ -96,7 +108,7 @@ impl ObjectQueue {
 
     /// The leases on the ids of workers that lease shards or have an inbox, in order, as they are read.
     pub fn worker_leases(&self) -> impl Stream<Item = Result<(WorkerId, IdPurpose, LeaseInfo)>> + Send + '_ {
-        let reads = self.keys(keys::WORKERS.into()).map_ok(move |key| async move {
+        let reads = self.keys(keys::WORKERS).map_ok(move |key| async move {
             let Some((worker, id_purpose)) = IdPurpose::parse(&key) else { return Ok(None) };
             let seen = self.read_lease_info(&key).await?;
             Ok(seen.map(|seen| (worker, id_purpose, seen)))
@@ -106,7 +118,7 @@ impl ObjectQueue {
 
     /// Number of pointers in each inbox, including those of crashed workers.
     pub async fn inbox_sizes(&self) -> Result<BTreeMap<WorkerId, u64>> {
-        let (mut sizes, mut keys) = (BTreeMap::new(), std::pin::pin!(self.keys(keys::INBOXES.into())));
+        let (mut sizes, mut keys) = (BTreeMap::new(), std::pin::pin!(self.keys(keys::INBOXES)));
         while let Some(key) = keys.try_next().await? {
             if let Some(IndexLocation::Inbox(worker)) = Entry::parse(&key).map(|entry| entry.location) {
                 *sizes.entry(worker).or_default() += 1;
@@ -115,22 +127,12 @@ impl ObjectQueue {
         Ok(sizes)
     }
 
-    async fn read_lease_info(&self, key: &str) -> Result<Option<LeaseInfo>> {
+    pub(crate) async fn read_lease_info(&self, key: &str) -> Result<Option<LeaseInfo>> {
         let lease = match crate::read_lease(&self.client, key).await {
-            Ok(lease) => lease,
-            Err(error) if error.kind() == Kind::Corrupt => {
-                return Ok(Some(LeaseInfo { state: LeaseState::Corrupt, lease: None }));
-            }
-            Err(error) => return Err(error),
+            Err(error) if error.kind() == Kind::Corrupt => return Ok(Some(LeaseInfo::CORRUPT)),
+            lease => lease?,
         };
         let now = self.now()?;
-        Ok(lease.map(|lease| {
-            let state = match () {
-                () if lease.is_released() => LeaseState::Free,
-                () if lease.is_free(now) => LeaseState::Expired,
-                () => LeaseState::Held,
-            };
-            LeaseInfo { state, lease: Some(lease) }
-        }))
+        Ok(lease.map(|lease| LeaseInfo::of(lease, now)))
     }
 }

@@ -20,24 +20,23 @@
 //! list and 1 get per worker that may be dead. Emptying an inbox is 1 get (its lease) and 1 list per thousand
 //! pointers; 1 get, 1 put and 1 delete per pointer.
 
-use futures::future::{Either, select};
 use futures::{StreamExt, TryStreamExt, stream};
 pub use leasehold_core::lease::INBOX_LEASE_TTL;
 use leasehold_core::{Entry, IndexLocation, Kind, Result, Task, TaskId, WorkerId, keys};
 use leasehold_store::host::{Instant, lock};
 use leasehold_store::mutant::breaks;
-use leasehold_store::{List, ListEntry, Purpose};
+use leasehold_store::{HostExt, List, ListEntry, Purpose};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::connect::ObjectQueue;
 use crate::discover::IndexHit;
+use crate::holders::LeaseState;
 use crate::inspect::READS_AT_ONCE;
 use crate::layout::Intent;
 use crate::lease::Leases;
 use crate::peer_leases::PeerLeaseCache;
-use crate::read_lease;
 use crate::sweep::Swept;
 
 /// Maximum time for which a submit waits for the list of live workers.
@@ -76,17 +75,6 @@ pub enum Selection {
     Random,
 }
 
-/// Result of emptying inboxes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Rescued {
-    /// Pointers that were moved to the overflow.
-    pub moved: u64,
-    /// Pointers that were removed: their tasks have another entry, or are final.
-    pub removed: u64,
-    /// Pointers that stay for now: their tasks are running, or have just changed.
-    pub left: u64,
-}
-
 /// A producer's cached list of live workers.
 #[derive(Debug)]
 pub(crate) struct Inboxes {
@@ -95,7 +83,7 @@ pub(crate) struct Inboxes {
     listing: tokio::sync::Mutex<PeerLeaseCache>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct LiveWorkers {
     listed_at: Option<Instant>,
     live: Vec<WorkerId>,
@@ -105,18 +93,8 @@ struct LiveWorkers {
 
 impl Inboxes {
     pub(crate) fn new(first: u64) -> Self {
-        let known = LiveWorkers { listed_at: None, live: Vec::new(), next_index: first };
-        Self {
-            known: Mutex::new(known),
-            listing: tokio::sync::Mutex::new(PeerLeaseCache::new(INBOX_LEASE_TTL)),
-        }
-    }
-}
-
-impl LiveWorkers {
-    /// True if the list of live workers is older than `ttl`.
-    fn is_old(&self, now: Instant, ttl: Duration) -> bool {
-        self.listed_at.is_none_or(|listed_at| now.since(listed_at) >= ttl)
+        let known = Mutex::new(LiveWorkers { next_index: first, ..LiveWorkers::default() });
+        Self { known, listing: tokio::sync::Mutex::new(PeerLeaseCache::new(INBOX_LEASE_TTL)) }
     }
 }
 
@@ -140,7 +118,9 @@ impl ObjectQueue {
     /// any worker may take the task.
     async fn refresh_live_workers(&self, ttl: Duration) {
         let host = self.client.host();
-        let is_old = |known: &LiveWorkers| known.is_old(host.instant(), ttl);
+        let is_old = |known: &LiveWorkers| {
+            known.listed_at.is_none_or(|listed_at| host.instant().since(listed_at) >= ttl)
+        };
         let is_first = match &*lock(&self.inboxes.known) {
             known if !is_old(known) => return,
             known => known.listed_at.is_none(),
@@ -151,49 +131,30 @@ impl ObjectQueue {
             self.inboxes.listing.try_lock().ok()
         };
         let Some(mut others) = listing.filter(|_| is_old(&lock(&self.inboxes.known))) else { return };
-        let answer = select(Box::pin(self.live_inboxes(&mut others)), host.sleep(LIST_TIMEOUT)).await;
+        let listed = host.in_time(LIST_TIMEOUT, self.live_inboxes(&mut others)).await;
         let mut known = lock(&self.inboxes.known);
         known.listed_at = Some(host.instant());
-        match answer {
-            Either::Left((Ok(live), _)) => known.live = live,
-            Either::Left((Err(error), _)) => tracing::warn!(%error, "failed to list live workers"),
-            Either::Right(_) => tracing::warn!("listing live workers timed out, using the previous list"),
+        match listed {
+            Ok(live) => known.live = live,
+            Err(error) => tracing::warn!(%error, "failed to list live workers, using the previous list"),
         }
     }
 
-    /// The live workers that have an inbox. Only leases that may have expired are read, and only once.
+    /// The live workers that have an inbox.
     async fn live_inboxes(&self, others: &mut PeerLeaseCache) -> Result<Vec<WorkerId>> {
-        let list = List::all(keys::WORKERS);
-        let pages: Vec<_> = self.client.pages(Purpose::Submit, list).try_collect().await?;
-        let entries = pages.into_iter().flat_map(|page| page.entries);
-        let named = |entry: ListEntry| Some((keys::parse_inbox_lease(&entry.key)?, entry));
-        let listed: Vec<_> = entries.filter_map(named).collect();
-        let now = self.now()?;
-        others.evict_old(now);
-        let unknown = listed.iter().filter(|(_, listed)| others.is_held(listed, now).is_none());
-        let reads = unknown.map(|(_, listed)| async move {
-            match read_lease(&self.client, &listed.key).await {
-                Err(error) if error.kind() == Kind::Corrupt => Ok((listed, None)),
-                lease => Ok::<_, leasehold_core::Error>((listed, lease?)),
-            }
-        });
-        let read: Vec<_> =
-            stream::iter(reads.collect::<Vec<_>>()).buffered(READS_AT_ONCE).try_collect().await?;
-        for (listed, lease) in read {
-            others.insert(&listed.key, Some(listed.modified), lease.as_ref());
-        }
-        let is_live = |listed: &ListEntry| others.is_held(listed, now) == Some(true);
-        Ok(listed.into_iter().filter(|(_, listed)| is_live(listed)).map(|(worker, _)| worker).collect())
+        let listed = self.objects_under(Purpose::Submit, keys::WORKERS).try_collect().await?;
+        others.held(&self.client, listed, keys::parse_inbox_lease, LIST_TIMEOUT).await
     }
 
     /// Empties the inboxes of all crashed workers. Any client may do this at any time, also concurrently. A failure does
-    /// not stop the rest; the last one is returned at the end. Requests: 1 list if nothing is to be done.
-    pub async fn rescue_inboxes(&self) -> Result<Rescued> {
+    /// not stop the rest; the last one is returned at the end. Returns the number of pointers that are gone. Requests: 1
+    /// list if nothing is to be done.
+    pub async fn rescue_inboxes(&self) -> Result<u64> {
         self.ensure_allowed(Intent::Change).await?;
-        let (mut rescued, mut failed) = (Rescued::default(), None);
+        let (mut rescued, mut failed) = (0, None);
         for worker in self.inboxes().await? {
-            match self.rescue_inbox(&worker).await {
-                Ok(one) => rescued.add(one),
+            match self.empty_inbox(&worker, None).await {
+                Ok(count) => rescued += count,
                 Err(error) => failed = Some(error),
             }
         }
@@ -209,20 +170,10 @@ impl ObjectQueue {
         Ok(prefixes.filter_map(|prefix| keys::parse_inbox(prefix)).collect())
     }
 
-    /// Empties the inbox of a worker unless it is live: pointers to waiting tasks move to the overflow, for any
-    /// worker.
-    pub async fn rescue_inbox(&self, worker: &WorkerId) -> Result<Rescued> {
-        self.empty_inbox(worker, None).await
-    }
-
-    /// Moves the tasks in the inbox of a live worker that cannot run them to the overflow, except those that it runs.
-    pub async fn empty_own_inbox(&self, worker: &WorkerId, runs: &HashSet<TaskId>) -> Result<Rescued> {
-        self.empty_inbox(worker, Some(runs)).await
-    }
-
-    /// Empties an inbox; `own` is set when its own worker does it, to the tasks that it runs.
-    async fn empty_inbox(&self, worker: &WorkerId, own: Option<&HashSet<TaskId>>) -> Result<Rescued> {
-        let (mut rescued, mut failures) = (Rescued::default(), Vec::new());
+    /// Empties an inbox: pointers to waiting tasks move to the overflow, for any worker. Without `own`, only while its
+    /// worker is not live; a worker that cannot run the tasks in its own inbox passes those that it runs, which stay.
+    pub async fn empty_inbox(&self, worker: &WorkerId, own: Option<&HashSet<TaskId>>) -> Result<u64> {
+        let (mut rescued, mut failures) = (0, Vec::new());
         let mut next = Some(List::all(keys::inbox(worker)));
         while let Some(list) = next.filter(|_| failures.len() < FAILURES_MAX && !breaks("no-rescue")) {
             // The worker may be back meanwhile; then the rest is its own again.
@@ -240,7 +191,7 @@ impl ObjectQueue {
             let before = rescued;
             while let Some(one) = moves.next().await {
                 match one {
-                    Ok(one) => rescued.add(one),
+                    Ok(is_gone) => rescued += u64::from(is_gone),
                     // One failure must not stop the others; if all fail, the store is unavailable.
                     Err(error) => failures.push(error),
                 }
@@ -248,12 +199,12 @@ impl ObjectQueue {
                     break;
                 }
             }
-            if (rescued.moved, rescued.removed) != (before.moved, before.removed) {
+            if rescued > before {
                 self.ring_for_overflow().await;
             }
         }
-        if rescued.moved + rescued.removed > 0 {
-            tracing::info!(%worker, moved = rescued.moved, "inbox emptied, tasks moved to the overflow");
+        if rescued > 0 {
+            tracing::info!(%worker, pointers = rescued, "inbox emptied, tasks moved to the overflow");
         }
         failures.pop().map_or(Ok(rescued), Err)
     }
@@ -279,19 +230,14 @@ impl ObjectQueue {
 
     /// True if a worker holds, or may hold, the lease on its inbox. A corrupt lease does not protect the inbox.
     pub(crate) async fn is_inbox_held(&self, worker: &WorkerId) -> Result<bool> {
-        match read_lease(&self.client, &keys::inbox_lease(worker)).await {
-            Ok(lease) => {
-                let now = self.now()?;
-                Ok(lease.is_some_and(|lease| !lease.is_free(now)))
-            }
-            Err(error) if error.kind() == Kind::Corrupt => Ok(false),
-            Err(error) => Err(error),
-        }
+        let info = self.read_lease_info(&keys::inbox_lease(worker)).await?;
+        Ok(info.is_some_and(|info| info.state == LeaseState::Held))
     }
 
     /// Removes one pointer from an inbox without a worker. A pointer to a waiting task, or to one that does not exist
-    /// yet, moves to the overflow; for any other, index cleanup decides.
-    async fn rescue_entry(&self, found: IndexHit) -> Result<Rescued> {
+    /// yet, moves to the overflow; for any other, index cleanup decides. False if it stays for now: its task is running, or
+    /// has just changed.
+    async fn rescue_entry(&self, found: IndexHit) -> Result<bool> {
         let entry = &found.entry;
         self.ensure_allowed(Intent::Change).await?;
         let is_to_be_moved = match self.load(Purpose::Sweep, &entry.id).await {
@@ -304,10 +250,7 @@ impl ObjectQueue {
             Err(error) => return Err(error),
         };
         if !is_to_be_moved {
-            return Ok(match self.sweep(&found).await? {
-                Swept::Removed | Swept::Moved(_) => Rescued { removed: 1, ..Rescued::default() },
-                _ => Rescued { left: 1, ..Rescued::default() },
-            });
+            return Ok(matches!(self.sweep(&found).await?, Swept::Removed | Swept::Moved(_)));
         }
         let moved = entry.at_location(IndexLocation::Overflow);
         if breaks("rescue-removes-first") {
@@ -317,15 +260,7 @@ impl ObjectQueue {
             self.put_entry(Purpose::Sweep, &moved).await?;
             self.remove_entry(Purpose::Sweep, entry).await;
         }
-        Ok(Rescued { moved: 1, ..Rescued::default() })
-    }
-}
-
-impl Rescued {
-    fn add(&mut self, other: Rescued) {
-        self.moved += other.moved;
-        self.removed += other.removed;
-        self.left += other.left;
+        Ok(true)
     }
 }
 

@@ -8,11 +8,11 @@
 
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use leasehold_core::{
-    Entry, Error, IndexLocation, Kind, Minute, Reason, Result, Shard, ShardLen, Status, StoreTime, Task,
-    TaskId, TaskIdPrefix, keys,
+    Entry, Error, IndexLocation, Kind, Minute, Reason, Result, ShardLen, Status, StoreTime, Task, TaskId,
+    TaskIdPrefix, keys,
 };
 use leasehold_store::host::{Instant, lock};
-use leasehold_store::{Get, List, Purpose};
+use leasehold_store::{Get, List, ListEntry, Purpose};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -54,18 +54,6 @@ impl EntryChecks {
         };
         entries.iter().filter(is_unknown).take(COUNT_READS_MAX).cloned().collect()
     }
-
-    fn record(&self, entry: Entry, exists: bool, now: Instant) {
-        let mut known = lock(&self.known);
-        if known.len() < CHECKS_MAX || known.contains_key(&entry) {
-            known.insert(entry, (!exists).then_some(now));
-        }
-    }
-
-    fn without_task<'a>(&self, entries: &'a [Entry]) -> BTreeSet<&'a Entry> {
-        let known = lock(&self.known);
-        entries.iter().filter(|entry| matches!(known.get(*entry), Some(Some(_)))).collect()
-    }
 }
 
 /// Filter for a list of tasks.
@@ -99,15 +87,8 @@ pub struct ListedTask {
     pub modified: StoreTime,
     /// Size of its record in bytes.
     pub size: u64,
-    key: String,
-}
-
-impl ListedTask {
     /// Its key. During a migration one task can have two keys.
-    #[must_use]
-    pub fn key(&self) -> &str {
-        &self.key
-    }
+    pub key: String,
 }
 
 /// Number of waiting and running tasks, from the index.
@@ -171,7 +152,7 @@ impl ObjectQueue {
     /// Requests: 1 list per thousand tasks.
     pub fn listed(&self) -> impl Stream<Item = Result<ListedTask>> + Send + '_ {
         let entries = stream::once(self.refresh_layout_if_old())
-            .map_ok(|()| self.entries(keys::TASKS.into()))
+            .map_ok(|()| self.objects_under(Purpose::Admin, keys::TASKS))
             .try_flatten();
         entries.try_filter_map(|entry| async move {
             let listed = keys::parse_task_shard(&entry.key).map(|(_, id)| ListedTask {
@@ -207,7 +188,7 @@ impl ObjectQueue {
     /// All keys under the prefix of tasks, including those that are not keys of tasks by the layout.
     pub(crate) fn task_keys(&self) -> impl Stream<Item = Result<String>> + Send + '_ {
         let refreshed = stream::once(self.refresh_layout_if_old());
-        refreshed.map_ok(|()| self.keys(keys::TASKS.into())).try_flatten()
+        refreshed.map_ok(|()| self.keys(keys::TASKS)).try_flatten()
     }
 
     /// Refuses a key that is not the key of a task by the layout, because no client would find a task there.
@@ -219,15 +200,17 @@ impl ObjectQueue {
     }
 
     /// All keys that begin with `prefix`, page by page.
-    pub(crate) fn keys(&self, prefix: String) -> impl Stream<Item = Result<String>> + Send + '_ {
-        self.entries(prefix).map_ok(|entry| entry.key)
+    pub(crate) fn keys<'a>(&'a self, prefix: &str) -> impl Stream<Item = Result<String>> + Send + use<'a> {
+        self.objects_under(Purpose::Admin, prefix).map_ok(|entry| entry.key)
     }
 
-    pub(crate) fn entries(
-        &self,
-        prefix: String,
-    ) -> impl Stream<Item = Result<leasehold_store::ListEntry>> + Send + '_ {
-        let pages = self.client.pages(Purpose::Admin, List::all(prefix));
+    /// Lists the objects whose keys begin with `prefix`, page by page. Requests: 1 list per thousand.
+    pub fn objects_under<'a>(
+        &'a self,
+        purpose: Purpose,
+        prefix: &str,
+    ) -> impl Stream<Item = Result<ListEntry>> + Send + use<'a> {
+        let pages = self.client.pages(purpose, List::all(prefix));
         pages.map_ok(|page| stream::iter(page.entries.into_iter().map(Ok))).try_flatten()
     }
 
@@ -254,7 +237,7 @@ impl ObjectQueue {
     pub async fn stats(&self) -> Result<Stats> {
         let (mut stats, mut doubtful) = (Stats::default(), Vec::new());
         for root in keys::ENTRY_PREFIXES {
-            let mut entries = std::pin::pin!(self.entries(root.to_owned()));
+            let mut entries = std::pin::pin!(self.objects_under(Purpose::Admin, root));
             while let Some(listed) = entries.try_next().await? {
                 let Some(entry) = Entry::parse(&listed.key) else { continue };
                 let now = self.now()?;
@@ -290,15 +273,13 @@ impl ObjectQueue {
         });
         let mut reads = std::pin::pin!(stream::iter(reads).buffered(READS_AT_ONCE));
         while let Some((entry, exists)) = reads.try_next().await? {
-            self.entry_checks.record(entry, exists, now);
+            let mut known = lock(&self.entry_checks.known);
+            if known.len() < CHECKS_MAX || known.contains_key(&entry) {
+                known.insert(entry, (!exists).then_some(now));
+            }
         }
-        Ok(self.entry_checks.without_task(entries))
-    }
-
-    /// Parses the names of shards; an empty list means all.
-    pub fn shards(&self, names: &[String]) -> Result<Vec<Shard>> {
-        let len = self.shard_len();
-        if names.is_empty() { Ok(len.all()) } else { names.iter().map(|name| len.parse(name)).collect() }
+        let known = lock(&self.entry_checks.known);
+        Ok(entries.iter().filter(|entry| matches!(known.get(*entry), Some(Some(_)))).collect())
     }
 }
 

@@ -94,7 +94,7 @@ pub(crate) struct Layout {
 pub(crate) struct LayoutSnapshot {
     pub(crate) meta: Arc<QueueMeta>,
     pub(crate) version: Version,
-    requested_at: Instant,
+    pub(crate) requested_at: Instant,
 }
 
 /// The kind of write that a caller is about to make.
@@ -118,15 +118,14 @@ impl Intent<'_> {
 }
 
 impl Layout {
-    pub(crate) fn new(meta: Arc<QueueMeta>, version: Version, requested_at: Instant) -> Self {
-        let known = Mutex::new(LayoutSnapshot { meta, version, requested_at });
+    pub(crate) fn new(known: LayoutSnapshot) -> Self {
+        let known = Mutex::new(known);
         Self { known, refreshing: tokio::sync::Mutex::default(), is_replaced: AtomicBool::new(false) }
     }
 
     /// Returns a copy for use on another runtime. Callers there do not share a lock with callers here.
     pub(crate) fn detached(&self) -> Self {
-        let LayoutSnapshot { meta, version, requested_at } = self.known();
-        Self::new(meta, version, requested_at)
+        Self::new(self.known())
     }
 
     pub(crate) fn known(&self) -> LayoutSnapshot {
@@ -265,11 +264,14 @@ impl ObjectQueue {
         let client = self.client.clone().with_timeout(REFRESH_TIMEOUT);
         let after = match client.get_unless(Purpose::Admin, keys::QUEUE, Some(&before.version)).await? {
             Get::Unchanged => LayoutSnapshot { requested_at, ..before },
-            Get::Found(object) => LayoutSnapshot {
-                meta: Arc::new(self.parse_same_queue(&object.body)?),
-                version: object.version,
-                requested_at,
-            },
+            Get::Found(object) => {
+                let meta = parse_meta(&object.body)?;
+                if meta.queue_id != self.meta.queue_id {
+                    self.layout.is_replaced.store(true, Relaxed);
+                    return Err(another_queue());
+                }
+                LayoutSnapshot { meta: Arc::new(meta), version: object.version, requested_at }
+            }
             Get::Missing => {
                 let store = self.client.describe();
                 return Err(Error::new(
@@ -284,15 +286,6 @@ impl ObjectQueue {
         self.layout.is_replaced.store(false, Relaxed);
         self.layout.store(after);
         Ok(self.layout.known())
-    }
-
-    fn parse_same_queue(&self, body: &[u8]) -> Result<QueueMeta> {
-        let meta = parse_meta(body)?;
-        if meta.queue_id != self.meta.queue_id {
-            self.layout.is_replaced.store(true, Relaxed);
-            return Err(another_queue());
-        }
-        Ok(meta)
     }
 
     fn layout_age(&self) -> Duration {

@@ -11,12 +11,16 @@
 use bytes::Bytes;
 pub use leasehold_core::lease::LEASE_TTL_MAX;
 use leasehold_core::lease::Take;
-use leasehold_core::{Error, HexName, Holder, Kind, Lease, Now, Result, ShardRange, StoreTime, WorkerId};
+use leasehold_core::{
+    Error, HexName, Holder, Kind, Lease, Now, Result, ShardRange, StoreTime, WorkerId, WriteId,
+};
 use leasehold_store::{
     Client, Decision, HostExt, List, Object, Purpose, PutOutcome, Version, When, update_from,
 };
 use serde_json::{Map, Value};
 use std::time::Duration;
+
+use crate::holders::LeaseInfo;
 
 /// Time after which no store accepts a signed request any longer.
 const DELETE_LANDS_WITHIN: Duration = Duration::from_mins(30);
@@ -25,8 +29,7 @@ const DELETE_LANDS_WITHIN: Duration = Duration::from_mins(30);
 /// the hosts of one store differ a little.
 pub const CORRUPT_AGE_MIN: Duration = Duration::from_secs(LEASE_TTL_MAX.as_secs() + 2);
 
-/// Maximum number of attempts of a renewal. One that finds an earlier renewal of its own continues from there; there
-/// are at most a few of them.
+/// Maximum number of attempts of a renewal: there are at most a few earlier ones whose outcome is unknown.
 const RENEWALS_LATE_MAX: u32 = 4;
 
 /// Takes, renews and releases leases for one holder.
@@ -94,6 +97,12 @@ impl Leases {
         Ok(Self { client, holder })
     }
 
+    /// Creates a client for the leases of this process, under this worker id.
+    pub fn of_process(client: &Client, worker: &WorkerId, ttl: Duration) -> Result<Self> {
+        let instance = HexName::from_random(client.host().random_bits());
+        Self::new(client.clone(), Holder { worker_id: worker.clone(), instance, ttl })
+    }
+
     /// The holder.
     #[must_use]
     pub fn holder(&self) -> &Holder {
@@ -110,14 +119,11 @@ impl Leases {
     ) -> Result<Taken> {
         let found = if seen.is_some() { self.client.get(Purpose::Lease, key).await? } else { None };
         match self.take_from(key, subject, found, None).await {
-            Err(error) if error.kind() == Kind::Corrupt => self.take_corrupt(key, subject).await,
-            taken => taken,
+            Err(error) if error.kind() == Kind::Corrupt => {}
+            taken => return taken,
         }
-    }
-
-    /// Takes a corrupt lease if it is old enough. Only a list shows its age. The object is read *before* it is
-    /// listed: a later object is younger than that timestamp, and the condition of our put fails for it.
-    async fn take_corrupt(&self, key: &str, subject: &Map<String, Value>) -> Result<Taken> {
+        // A corrupt lease is taken if it is old enough. Only a list shows its age. The object is read *before* it is
+        // listed: a later object is younger than that timestamp, and the condition of our put fails for it.
         let found = self.client.get(Purpose::Lease, key).await?;
         let stamp = stamp(&self.client, key).await?;
         let corrupt = found.as_ref().map(|object| object.version.clone()).zip(stamp);
@@ -166,28 +172,12 @@ impl Leases {
 
     /// Renews a lease. After an error the outcome is unknown: the lease is held until the last confirmed expiry.
     pub async fn renew(&self, held: &mut HeldLease) -> Result<Renewed> {
-        for _ in 0..RENEWALS_LATE_MAX {
-            let renewed =
-                held.lease.renewed(self.holder.ttl, self.client.known_now()?, self.client.write_id());
-            if self.replace(held, renewed).await? {
-                return Ok(Renewed::Kept);
-            }
-            if held.lease.is_released() {
-                return Ok(Renewed::Lost);
-            }
-        }
-        Ok(Renewed::Kept)
+        self.replace(held, |lease, now, write_id| lease.renewed(self.holder.ttl, now, write_id)).await
     }
 
     /// Releases a lease, so that another process can take it at once. A lease that was lost is not changed.
     pub async fn release(&self, mut held: HeldLease) -> Result<()> {
-        for _ in 0..RENEWALS_LATE_MAX {
-            let released = held.lease.released(self.client.known_now()?, self.client.write_id());
-            if self.replace(&mut held, released).await? || held.lease.is_released() {
-                return Ok(());
-            }
-        }
-        Ok(())
+        self.replace(&mut held, Lease::released).await.map(drop)
     }
 
     /// Removes a lease that expired at least `kept` ago, so that its epoch no longer matters. It is taken first, for
@@ -217,29 +207,37 @@ impl Leases {
         Ok(is_ours)
     }
 
-    /// Writes the next state of a held lease; false if another object is there, and `held` is updated from it. A
-    /// lease with another holder is recorded as released.
-    async fn replace(&self, held: &mut HeldLease, next: Lease) -> Result<bool> {
-        let body = Bytes::from(next.write());
-        let when = When::Unchanged(held.version.clone());
-        let found = match self.client.put(Purpose::Lease, &held.key, body, &when).await? {
-            PutOutcome::Written(version) => {
-                (held.lease, held.version) = (next, version);
-                return Ok(true);
+    /// Writes the next state of a held lease. One that finds an earlier renewal of its own continues from there; a lease
+    /// with another holder is recorded as released.
+    async fn replace(
+        &self,
+        held: &mut HeldLease,
+        next: impl Fn(&Lease, Now, WriteId) -> Lease,
+    ) -> Result<Renewed> {
+        for _ in 0..RENEWALS_LATE_MAX {
+            let next = next(&held.lease, self.client.known_now()?, self.client.write_id());
+            let (body, when) = (Bytes::from(next.write()), When::Unchanged(held.version.clone()));
+            let found = match self.client.put(Purpose::Lease, &held.key, body, &when).await? {
+                PutOutcome::Written(version) => {
+                    (held.lease, held.version) = (next, version);
+                    return Ok(Renewed::Kept);
+                }
+                PutOutcome::Superseded(object) | PutOutcome::Lost(Some(object)) => Some(object),
+                PutOutcome::Lost(None) => None,
+            };
+            let read =
+                found.and_then(|object| Some((Lease::read(&held.key, &object.body).ok()?, object.version)));
+            match read {
+                Some((lease, version)) if lease.is_same_claim(&held.lease) => {
+                    (held.lease, held.version) = (lease, version);
+                }
+                _ => held.lease = held.lease.released(self.client.known_now()?, next.write_id),
             }
-            PutOutcome::Superseded(object) | PutOutcome::Lost(Some(object)) => Some(object),
-            PutOutcome::Lost(None) => None,
-        };
-        let gone = held.lease.released(self.client.known_now()?, next.write_id);
-        let read =
-            found.and_then(|object| Some((Lease::read(&held.key, &object.body).ok()?, object.version)));
-        match read {
-            Some((lease, version)) if lease.is_same_claim(&held.lease) => {
-                (held.lease, held.version) = (lease, version);
+            if held.lease.is_released() {
+                return Ok(Renewed::Lost);
             }
-            _ => held.lease = gone,
         }
-        Ok(false)
+        Ok(Renewed::Kept)
     }
 }
 
@@ -263,34 +261,32 @@ pub async fn read_lease(client: &Client, key: &str) -> Result<Option<Lease>> {
 }
 
 /// Ends a lease regardless of its holder, for operators. The holder notices at its next renewal and may rely on the
-/// lease until then. Returns the lease that was found.
-pub async fn break_lease(client: &Client, key: &str) -> Result<Option<Lease>> {
+/// lease until then. A corrupt lease is replaced by a released one with this subject, whose epoch is above any that can
+/// still be read: the operator knows that no process holds it. Returns the lease that was found.
+pub async fn break_lease(
+    client: &Client,
+    key: &str,
+    subject: &Map<String, Value>,
+) -> Result<Option<LeaseInfo>> {
     let mut first: Option<Lease> = None;
     let broken = leasehold_store::update(client, Purpose::Admin, key, |found| {
-        let Some(object) = found else { return Ok(Decision::Leave(first.take())) };
-        let lease = Lease::read(key, &object.body)?;
+        let now = client.known_now()?;
+        let info = |lease| Some(LeaseInfo::of(lease, now));
+        let Some(object) = found else { return Ok(Decision::Leave(first.take().and_then(info))) };
+        let Ok(lease) = Lease::read(key, &object.body) else {
+            let released = released_replacement(client, &object.body, subject)?;
+            return Ok(Decision::write(released.write(), Some(LeaseInfo::CORRUPT)));
+        };
         // A later claim is not the one to end: our write may have been applied with its answer lost, and another
         // process may have taken the lease since.
         let is_later = first.as_ref().is_some_and(|first| !first.is_same_claim(&lease));
         if lease.is_released() || is_later {
-            return Ok(Decision::Leave(first.take().or(Some(lease))));
+            return Ok(Decision::Leave(info(first.take().unwrap_or(lease))));
         }
-        let mut next = lease.released(client.known_now()?, client.write_id());
+        let mut next = lease.released(now, client.write_id());
         next.epoch = next.epoch.saturating_add(1);
         first = Some(lease.clone());
-        Ok(Decision::write(next.write(), Some(lease)))
-    });
-    Ok(broken.await?.result)
-}
-
-/// Ends a corrupt lease at once, for operators who know that no process holds it. The next epoch is above any that
-/// can still be read from the object. False if the lease is no longer corrupt or no longer exists.
-pub async fn break_corrupt_lease(client: &Client, key: &str, subject: &Map<String, Value>) -> Result<bool> {
-    let broken = leasehold_store::update(client, Purpose::Admin, key, |found| {
-        let Some(object) = found.filter(|object| Lease::read(key, &object.body).is_err()) else {
-            return Ok(Decision::Leave(false));
-        };
-        Ok(Decision::write(released_replacement(client, &object.body, subject)?.write(), true))
+        Ok(Decision::write(next.write(), info(lease)))
     });
     Ok(broken.await?.result)
 }

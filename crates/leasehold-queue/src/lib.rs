@@ -12,15 +12,14 @@
 //! | module | purpose |
 //! | --- | --- |
 //! | [`front`] | what applications call, for every layout: submit, read, wait, cancel, retry, reschedule |
-//! | [`connect`], [`place`] | open a queue; refuse clients whose settings disagree with it (promise P8) |
+//! | [`connect`] | open a queue; refuse clients whose settings disagree with it (promise P8) |
 //! | `create` | create `queue.json`, or restore it after a loss; never overwrite the tasks of an existing queue |
 //! | [`layout`] | re-read `queue.json` periodically, and decide what a client may write |
 //! | [`mod@submit`] | submit tasks: index entry first, then the task |
 //! | [`bell`] | notification object, so that idle workers need not list the index |
 //! | [`unique`] | idempotency keys: submit a task only once |
 //! | [`discover`] | scan the index for entries that are due |
-//! | [`claim`] | claim a task for a worker |
-//! | [`settle`] | renew, complete, fail, snooze, release |
+//! | [`claim`] | claim a task for a worker; renew the claim; complete, fail, snooze, release |
 //! | [`sweep`] | index cleanup: remove stale entries, time out lost claims |
 //! | [`source`] | the interface between a worker and the layout of its tasks |
 //! | [`lease`] | leases on shards and worker ids |
@@ -51,10 +50,8 @@ pub mod lease;
 pub mod migrate;
 mod objects;
 mod peer_leases;
-pub mod place;
 pub mod purge;
 pub mod quarantine;
-pub mod settle;
 pub mod source;
 pub mod submit;
 pub mod sweep;
@@ -64,19 +61,17 @@ pub mod testing;
 pub mod unique;
 pub mod update;
 
-pub use bell::Bell;
-pub use claim::{ClaimOutcome, Claimed};
-pub use connect::{ObjectQueue, PendingSignal, QueueConfig, QueueMeta};
+pub use bell::{Bell, BellChange};
+pub use claim::{ClaimOutcome, Claimed, Settlement, Unclaimed};
+pub use connect::{ObjectQueue, Place, QueueConfig, QueueMeta};
 pub use discover::IndexHit;
 pub use front::{Queue, QueueLayout, Submit, Submitted};
 pub use holders::{IdPurpose, LeaseInfo, LeaseState};
-pub use inbox::{DirectDispatch, Rescued, Selection};
+pub use inbox::{DirectDispatch, Selection};
 pub use inspect::{Filter, ListedTask, Stats};
-pub use lease::{HeldLease, Leases, Renewed, Taken, break_corrupt_lease, break_lease, read_lease};
+pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, read_lease};
 pub use migrate::{MigrateOptions, Migrated, MigrationPlan, Progress};
 pub use peer_leases::PeerLeaseCache;
-pub use place::Place;
 pub use quarantine::{Keep, Quarantined};
-pub use settle::Settlement;
 pub use tasks::{TaskSnapshot, Transition};
 pub use unique::{Scope, UniqueKey};

@@ -28,16 +28,16 @@
 //! * **aborting**: first every task that was not moved gets a new revision, and every marker its task, so that no
 //!   move that is in flight can still be applied; then all tasks of the new length move back, by the same steps.
 //!
-//! Requests: about 10 per task that has an entry (5 to move it, 2 to verify it, 3 to remove what is left; see `moving`
-//! and `sweeping`), and 1 get and 1 put of `queue.json` per step.
+//! Requests: about 10 per task that has an entry (5 to move it, 2 to verify it, 3 to remove what is left; see `moving`),
+//! and 1 get and 1 put of `queue.json` per step.
 //!
 //! The full argument, and the effect of a crash at each point, is in `docs/protocol/migrate.md`.
 
 mod moving;
-mod sweeping;
 
-use futures::TryStreamExt;
-use leasehold_core::{Error, Index, Kind, Result, ShardLen, StoreTime, keys};
+use futures::future::ready;
+use futures::{Stream, StreamExt, TryStreamExt};
+use leasehold_core::{Entry, Error, Index, Kind, Result, ShardLen, StoreTime, keys};
 use leasehold_store::host::lock;
 use leasehold_store::{Purpose, When};
 use serde::Serialize;
@@ -144,7 +144,7 @@ impl ObjectQueue {
         let meta = self.refresh_layout().await?.meta;
         let now = meta.shard_prefix_len;
         let [tasks, there] = self.count_tasks([now, to]).await?;
-        let entries = self.count_entries(now).await?;
+        let entries = self.entries_of(now).try_fold(0, |count, _| ready(Ok(count + 1))).await?;
         let there = if now == to { 0 } else { there };
         Ok(MigrationPlan { shard_prefix_len: now, to, under_way: under_way(&meta), tasks, there, entries })
     }
@@ -157,7 +157,8 @@ impl ObjectQueue {
         let mut has_begun = false;
         for _ in 0..STEPS_MAX {
             let known = self.refresh_layout().await?;
-            if has_begun && was_aborted(&known.meta, to) {
+            let is_over = known.meta.migrating.is_none();
+            if has_begun && is_over && known.meta.shard_prefix_len != to {
                 return Err(Error::new(Kind::Lost, "the migration was aborted by another process"));
             }
             if let Some(migrating) = &known.meta.migrating {
@@ -209,15 +210,10 @@ impl ObjectQueue {
         Ok(counts)
     }
 
-    async fn count_entries(&self, len: ShardLen) -> Result<u64> {
-        let mut count = 0;
-        for index in [Index::Ready, Index::Lease] {
-            let mut keys = std::pin::pin!(self.keys(index.root().into()));
-            while let Some(key) = keys.try_next().await? {
-                count += u64::from(sweeping::is_entry_of(&key, len));
-            }
-        }
-        Ok(count)
+    /// The index entries in shards of this length.
+    fn entries_of(&self, len: ShardLen) -> impl Stream<Item = Result<Entry>> + Send + '_ {
+        let keys = self.keys(Index::Ready.root()).chain(self.keys(Index::Lease.root()));
+        keys.try_filter_map(move |key| ready(Ok(Entry::parse(&key).filter(|entry| entry.has_shard_len(len)))))
     }
 }
 
@@ -353,10 +349,6 @@ fn set_phase(meta: &mut QueueMeta, phase: MigrationPhase) {
 
 fn unswept(meta: &QueueMeta) -> Option<&PreviousLayout> {
     meta.left.as_ref().filter(|left| left.swept_at.is_none())
-}
-
-fn was_aborted(meta: &QueueMeta, to: ShardLen) -> bool {
-    meta.migrating.is_none() && meta.shard_prefix_len != to
 }
 
 fn check_target(migrating: &Migrating, to: ShardLen) -> Result<()> {

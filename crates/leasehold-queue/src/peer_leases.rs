@@ -3,13 +3,17 @@
 //! A list shows keys, timestamps and sizes. A lease that was written within the ttl and is not padded (released)
 //! counts as held; only older ones are read.
 
+use futures::{StreamExt, stream};
 use leasehold_core::lease::RELEASED_BYTES;
-use leasehold_core::{Lease, Now, StoreTime};
-use leasehold_store::ListEntry;
+use leasehold_core::{Kind, Lease, Now, Result, StoreTime};
+use leasehold_store::{Client, HostExt, ListEntry};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::lease::{CORRUPT_AGE_MIN, LEASE_TTL_MAX};
+use crate::lease::{CORRUPT_AGE_MIN, LEASE_TTL_MAX, read_lease};
+
+/// Number of leases that are read concurrently.
+const READS_AT_ONCE: usize = 16;
 
 /// Leases of other workers that were read.
 #[derive(Debug)]
@@ -67,8 +71,38 @@ impl PeerLeaseCache {
         self.read.extend(read.map(|read| (key.to_owned(), read)));
     }
 
+    /// Names of the listed leases that are held, of those to which `name` gives one. Leases that may have expired are read,
+    /// each within this time, and only once.
+    pub async fn held<N>(
+        &mut self,
+        client: &Client,
+        listed: Vec<ListEntry>,
+        name: impl Fn(&str) -> Option<N>,
+        timeout: Duration,
+    ) -> Result<Vec<N>> {
+        let now = client.known_now()?;
+        self.evict_old(now);
+        let named = |listed: ListEntry| Some((name(&listed.key)?, listed));
+        let listed: Vec<_> = listed.into_iter().filter_map(named).collect();
+        let unknown = listed.iter().filter(|(_, listed)| self.is_held(listed, now).is_none());
+        let reads = unknown.map(|(_, listed)| async move {
+            match client.host().in_time(timeout, read_lease(client, &listed.key)).await {
+                // A corrupt lease belongs to no worker: its shards are to be served, its inbox to be emptied.
+                Err(error) if error.kind() == Kind::Corrupt => Ok((listed, None)),
+                lease => lease.map(|lease| (listed, lease)),
+            }
+        });
+        let reads = stream::iter(reads.collect::<Vec<_>>()).buffered(READS_AT_ONCE).collect::<Vec<_>>();
+        for read in reads.await {
+            let (listed, lease) = read?;
+            self.insert(&listed.key, Some(listed.modified), lease.as_ref());
+        }
+        let held = listed.into_iter().filter(|(_, listed)| self.is_held(listed, now) == Some(true));
+        Ok(held.map(|(name, _)| name).collect())
+    }
+
     /// Removes leases so old that their timestamp alone shows that they are free.
-    pub fn evict_old(&mut self, now: Now) {
+    fn evict_old(&mut self, now: Now) {
         self.read.retain(|_, read| !now.is_past(read.stamp.plus(CORRUPT_AGE_MIN)));
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::connect::ObjectQueue;
 use crate::layout::Intent;
-use crate::tasks::Transition;
+use crate::tasks::{ChangeFrom, IndexUpdate, Transition};
 
 /// Minimum age of a new task before it is marked, and of a mark before the task is deleted.
 pub const PURGE_GRACE: Duration = Duration::from_hours(24);
@@ -110,7 +110,8 @@ impl ObjectQueue {
         if key_expiry.is_some_and(|expiry| !now.is_past(expiry.plus(PURGE_GRACE))) {
             return Ok(Purged::Kept);
         }
-        let moved = self.update_if(Purpose::Sweep, &loaded, &Event::Purge, &self.config.by).await?;
+        let from = ChangeFrom::Unchanged(&loaded);
+        let moved = self.change(Purpose::Sweep, from, &Event::Purge, IndexUpdate::Change).await?;
         Ok(if matches!(moved, Transition::Done(_)) { Purged::Marked } else { Purged::Kept })
     }
 }

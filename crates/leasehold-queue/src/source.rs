@@ -17,8 +17,8 @@ use futures::stream::FuturesUnordered;
 pub use leasehold_core::ids::TaskTypes;
 pub use leasehold_core::scan::DrainWait;
 use leasehold_core::scan::Polling;
-use leasehold_core::{Result, ShardRange, StoreTime, Task, TaskId, WorkerId};
-use leasehold_store::Outage;
+use leasehold_core::{Error, Result, ShardRange, Task, TaskId, WorkerId};
+use leasehold_store::{Client, Outage};
 use serde_json::Value;
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -26,7 +26,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-use crate::settle::Settlement;
+use crate::claim::Settlement;
+
+/// Number of consecutive failed requests after which work waits for the store.
+const OUTAGE_FAILURES: u32 = 3;
 
 /// A place that workers can take tasks from.
 pub trait OpenSource: fmt::Debug + Send + Sync + 'static {
@@ -51,7 +54,8 @@ pub struct WorkerInfo {
 
 /// Finds and claims the tasks of one worker.
 pub trait TaskSource: Send {
-    /// Waits until tasks are claimed. It claims no more once the [slots are closed](Slots::close).
+    /// Waits until a task is claimed; none if no task will follow: the slots are closed, or nothing is left to do. It
+    /// claims no more once the [slots are closed](Slots::close).
     ///
     /// An error ends the worker, and its running tasks are waited for. After one of kind `Lost` they are stopped at
     /// once, because the worker must not act any longer.
@@ -59,7 +63,7 @@ pub trait TaskSource: Send {
     /// # Cancel safety
     ///
     /// A claim that was made is returned by the next call.
-    fn next(&mut self) -> BoxFuture<'_, Result<Next>>;
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<TaskInSlot>>>;
 
     /// Returns the maintenance duties of the layout.
     fn duties(&self) -> Vec<Box<dyn Duty>> {
@@ -75,15 +79,6 @@ pub trait TaskSource: Send {
     fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>>;
 }
 
-/// Answer of a source.
-#[derive(Debug)]
-pub enum Next {
-    /// Tasks to run.
-    Tasks(Vec<TaskInSlot>),
-    /// No task will follow: the slots are closed, or nothing is left to do.
-    Empty,
-}
-
 /// A claimed task and the slot to run it in, which is free again when the claim is dropped.
 #[derive(Debug)]
 pub struct TaskInSlot {
@@ -97,9 +92,6 @@ pub struct TaskInSlot {
 pub trait ClaimedTask: fmt::Debug + Send {
     /// The task, as claimed.
     fn task(&self) -> &Task;
-
-    /// Current time, from which the pause of a snoozed task counts.
-    fn now(&self) -> Result<StoreTime>;
 
     /// Time for which the claim can still be trusted; none if it cannot.
     fn time_left(&self) -> Option<Duration>;
@@ -134,22 +126,8 @@ pub enum ClaimStatus {
 
 /// Periodic maintenance of a layout. It may be done twice, or by several workers at once, without harm.
 pub trait Duty: Send {
-    /// Operation, for log messages.
-    fn operation(&self) -> &'static str;
-
-    /// Average interval.
-    fn every(&self) -> Duration;
-
-    /// True if the first round is at once; otherwise it is within the first interval, at a random time, because workers
-    /// may have been restarted together.
-    fn begins_at_once(&self) -> bool {
-        false
-    }
-
-    /// Time after which a round is interrupted, as it is when the worker stops; none if it must not be interrupted.
-    fn time_max(&self) -> Option<Duration> {
-        None
-    }
+    /// Returns its interval and limits.
+    fn plan(&self) -> DutyPlan;
 
     /// Does one round.
     fn tick(&mut self) -> BoxFuture<'_, Result<()>>;
@@ -158,6 +136,20 @@ pub trait Duty: Send {
     fn release(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
+}
+
+/// Interval and limits of a duty.
+#[derive(Debug, Clone, Copy)]
+pub struct DutyPlan {
+    /// Operation, for log messages.
+    pub operation: &'static str,
+    /// Average interval.
+    pub every: Duration,
+    /// True if the first round is at once; otherwise it is within the first interval, at a random time, because workers
+    /// may have been restarted together.
+    pub begins_at_once: bool,
+    /// Time after which a round is interrupted, as it is when the worker stops; none if it must not be interrupted.
+    pub time_max: Option<Duration>,
 }
 
 /// View of a running source, for monitors and for the engine.
@@ -186,6 +178,27 @@ pub trait SourceStatus: fmt::Debug + Send + Sync {
     fn is_outdated(&self) -> bool {
         false
     }
+
+    /// The outage, once enough requests have failed to wait for the store: one or two failures are common.
+    fn long_outage(&self) -> Option<Outage> {
+        self.outage().filter(|outage| outage.failures >= OUTAGE_FAILURES)
+    }
+
+    /// Logs a request that failed. During an outage of the store, which is reported as a whole, only at debug level.
+    fn request_failed(&self, operation: &'static str, error: &Error) {
+        if self.outage().is_some() {
+            tracing::debug!(operation, %error, "store request failed");
+        } else {
+            tracing::warn!(operation, %error, "store request failed");
+        }
+    }
+}
+
+/// The status of a store, for work that is not part of a source.
+impl SourceStatus for Client {
+    fn outage(&self) -> Option<Outage> {
+        self.health().outage()
+    }
 }
 
 /// A source without shards, inbox and waits.
@@ -198,8 +211,9 @@ pub struct Slots {
     state: watch::Sender<SlotState>,
 }
 
+/// State of the slots of a worker.
 #[derive(Debug, Default)]
-struct SlotState {
+pub struct SlotState {
     /// Tasks that are being claimed, or run.
     tasks: BTreeSet<TaskId>,
     is_closed: bool,
@@ -270,28 +284,26 @@ impl Slots {
         let _ = state.wait_for(|state| state.is_closed).await;
     }
 
-    /// Subscribes to changes from now on.
+    /// Subscribes to slots that become free, and to their closing.
     #[must_use]
-    pub fn changes(&self) -> SlotChanges {
-        SlotChanges { state: self.state.subscribe() }
+    pub fn changes(&self) -> Changes<SlotState> {
+        Changes(self.state.subscribe())
     }
 }
 
-/// Subscription to changes of slots.
+/// Subscription to changes of a value: the slots of a worker, or the tasks that become pending in this process.
 #[derive(Debug)]
-pub struct SlotChanges {
-    state: watch::Receiver<SlotState>,
-}
+pub struct Changes<T>(pub(crate) watch::Receiver<T>);
 
-impl SlotChanges {
-    /// Waits until a slot has become free, or the slots were closed, since this last returned.
+impl<T> Changes<T> {
+    /// Waits until the value has changed since this last returned.
     ///
     /// # Cancel safety
     ///
     /// No change is lost when the future is dropped.
     pub async fn changed(&mut self) {
-        if self.state.changed().await.is_err() {
-            // All slots are gone, and with them the worker.
+        if self.0.changed().await.is_err() {
+            // The value was dropped: it never changes again.
             std::future::pending::<()>().await;
         }
     }

@@ -46,12 +46,12 @@ impl ObjectQueue {
         let started = self.client.host().instant();
         let fresh = TaskId::from_random(self.client.host().random_bits());
         let Some(key) = key else {
-            self.write_task(fresh, new_task, started, IdVisibility::Private).await?;
+            self.write_task(fresh, new_task, started, false).await?;
             return Ok(Submitted::new(fresh, true));
         };
         match self.reserve(&key, fresh, &new_task).await? {
             Reserved::Ours => {
-                self.write_task(fresh, new_task, started, IdVisibility::Shared).await?;
+                self.write_task(fresh, new_task, started, true).await?;
                 Ok(Submitted::new(fresh, true))
             }
             Reserved::Exists(id, status) => {
@@ -63,19 +63,21 @@ impl ObjectQueue {
             // Its producer may have died between the two writes, or may just be slow: the first to write creates the
             // task.
             Reserved::Unfinished(id) => {
-                let is_new = self.write_task(id, new_task, started, IdVisibility::Shared).await?;
+                let is_new = self.write_task(id, new_task, started, true).await?;
                 Ok(Submitted::new(id, is_new))
             }
         }
     }
 
-    /// Writes the entry and the task; false if the task existed already. `started` is when this submit began.
+    /// Writes the entry and the task; false if the task existed already. `started` is when this submit began. The id is
+    /// shared with other producers through the idempotency key: one may be completing the same task, with the same
+    /// entry.
     async fn write_task(
         &self,
         id: TaskId,
         new_task: NewTask,
         started: Instant,
-        visibility: IdVisibility,
+        is_shared: bool,
     ) -> Result<bool> {
         let task = new_task.submitted(id, self.shard_len().shard_of(&id), &self.step_context()?);
         let required =
@@ -90,7 +92,9 @@ impl ObjectQueue {
         let is_new = match self.put_task(&task, started).await {
             Ok(is_new) => is_new,
             Err(PutFailure::Definite(error)) => {
-                if visibility == IdVisibility::Private {
+                // Without a key the id is private to this submit, and no attempt has an unknown outcome: the record will
+                // never be written, so that its entry can never become valid, and needs no fence.
+                if !is_shared {
                     self.remove_entry(Purpose::Submit, &entry).await;
                 }
                 return Err(not_submitted(&id, error));
@@ -195,18 +199,6 @@ impl ObjectQueue {
             Err(error) => Err(outcome_unknown(task, error)),
         }
     }
-}
-
-/// Visibility of the id of a task that is being submitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum IdVisibility {
-    /// Private to this submit: the id is random and was not shared. If no attempt has an unknown outcome, the record
-    /// will never be written, because no other client writes it. Its entry can then never become valid, and is
-    /// removed without a fence.
-    Private,
-    /// Shared with other producers through the idempotency key: one may be completing the same task, with the same
-    /// entry.
-    Shared,
 }
 
 /// Failure to write the record of a task.

@@ -126,8 +126,7 @@ impl ObjectQueue {
     }
 
     async fn change_stale(&self, loaded: &TaskSnapshot, event: &Event) -> Result<Transition> {
-        let from = ChangeFrom::Read(loaded);
-        self.change(Purpose::Sweep, from, event, &self.config.by, IndexUpdate::Change).await
+        self.change(Purpose::Sweep, ChangeFrom::Read(loaded), event, IndexUpdate::Change).await
     }
 
     /// True if an entry belongs to the old or new layout of a migration. Its task may be stored there, too, where a

@@ -140,7 +140,6 @@ impl ObjectQueue {
         purpose: Purpose,
         from: ChangeFrom<'_>,
         event: &Event,
-        by: &str,
         index_update: IndexUpdate,
     ) -> Result<Transition> {
         self.ensure_allowed(Intent::of(purpose)).await?;
@@ -153,7 +152,7 @@ impl ObjectQueue {
         };
         for _ in 0..MARKERS_MAX {
             let (key, found) = place;
-            let changed = self.change_at(purpose, &key, found, event, by, (only, &index_update)).await?;
+            let changed = self.change_at(purpose, &key, found, event, (only, &index_update)).await?;
             place = match changed {
                 Err(marker) => self.follow_marker(purpose, marker).await?,
                 // The marker at the old key was removed, but the task may be at its current key.
@@ -173,7 +172,6 @@ impl ObjectQueue {
         key: &str,
         found: Option<Object>,
         event: &Event,
-        by: &str,
         (only, index_update): (Option<&WriteId>, &IndexUpdate),
     ) -> Result<AtKey> {
         let updated = update_from(&self.client, purpose, key, found, |found| {
@@ -186,7 +184,7 @@ impl ObjectQueue {
             if only.is_some_and(|only| loaded.task.write_id != *only) {
                 return Ok(Decision::Leave(Break(Ok(Transition::Changed(loaded)))));
             }
-            let context = self.step_context_as(by)?;
+            let context = self.step_context()?;
             Ok(match step(&loaded.task, event, &context) {
                 Err(rejected) => Decision::Leave(Break(Ok(Transition::Rejected(rejected, loaded)))),
                 Ok(step) => decision(key, step, &context),

@@ -2,7 +2,5 @@
 
 mod faulty_store;
 pub mod leases;
-mod manual_clock_host;
 
 pub use faulty_store::{FaultyStore, PutFault};
-pub use manual_clock_host::ManualClockHost;

@@ -24,14 +24,8 @@ use crate::tasks::{ChangeFrom, IndexUpdate, TaskObject, TaskSnapshot, Transition
 
 impl ObjectQueue {
     /// Applies an event only if the task is unchanged since it was read. The caller has validated the event.
-    pub async fn update_if(
-        &self,
-        purpose: Purpose,
-        snapshot: &TaskSnapshot,
-        event: &Event,
-        by: &str,
-    ) -> Result<Transition> {
-        self.change(purpose, ChangeFrom::Unchanged(snapshot), event, by, IndexUpdate::Change).await
+    pub async fn update_if(&self, snapshot: &TaskSnapshot, event: &Event) -> Result<Transition> {
+        self.change(Purpose::Sync, ChangeFrom::Unchanged(snapshot), event, IndexUpdate::Change).await
     }
 
     /// Creates a task in its first revision, with the id and write id that the caller chose; only the shard is set by
@@ -39,29 +33,20 @@ impl ObjectQueue {
     /// *changed* that its id is in use, by another task or by the tombstone of its abandoned submit; *missing* that
     /// the latter was removed before it could be read. A failure leaves at most a pointer without a task. The call may
     /// be repeated at any time: unlike a submit, it never puts a tombstone at the id.
-    pub async fn create(&self, purpose: Purpose, task: Task) -> Result<Transition> {
-        self.create_when(purpose, task, When::Absent).await
-    }
-
-    /// Creates a task in place of the tombstone of its abandoned submit, if that is unchanged since it was read.
-    /// Index cleanup puts a tombstone where it finds a pointer without a task after the grace period, as when a link
-    /// fails between the two puts of [`Self::create`] for longer than that. No caller was informed that the submit
-    /// failed, so it may still succeed. The new task has a later revision with a pointer of its own, so that a
-    /// concurrent removal of the old pointer does not affect it.
-    pub async fn create_over(
-        &self,
-        purpose: Purpose,
-        tombstone: &TaskSnapshot,
-        task: Task,
-    ) -> Result<Transition> {
-        if !tombstone.task().is_tombstone() || tombstone.task().id != task.id {
-            return Err(Error::invalid(format!("task {} is not an abandoned submit", tombstone.task().id)));
+    ///
+    /// `tombstone` is that of its abandoned submit, which the task replaces if it is unchanged since it was read. Index
+    /// cleanup puts a tombstone where it finds a pointer without a task after the grace period, as when a link fails
+    /// between the two puts of this call for longer than that. No caller was informed that the submit failed, so it may
+    /// still succeed. The new task has a later revision with a pointer of its own, so that a concurrent removal of the
+    /// old pointer does not affect it.
+    pub async fn create(&self, mut task: Task, tombstone: Option<&TaskSnapshot>) -> Result<Transition> {
+        let (purpose, mut when) = (Purpose::Sync, When::Absent);
+        if let Some(TaskSnapshot { task: there, version }) = tombstone {
+            if !there.is_tombstone() || there.id != task.id {
+                return Err(Error::invalid(format!("task {} is not an abandoned submit", there.id)));
+            }
+            (task.rev, when) = (there.rev + 1, When::Unchanged(version.clone()));
         }
-        let task = Task { rev: tombstone.task().rev + 1, ..task };
-        self.create_when(purpose, task, When::Unchanged(tombstone.version.clone())).await
-    }
-
-    async fn create_when(&self, purpose: Purpose, task: Task, when: When) -> Result<Transition> {
         if task.status() != Status::Pending {
             return Err(Error::invalid(format!(
                 "task {} is {}; only a pending task can be created",
@@ -71,7 +56,7 @@ impl ObjectQueue {
         }
         self.ensure_allowed(Intent::Change).await?;
         let started = self.client.host().instant();
-        let task = Task { shard: self.shard_len().shard_of(&task.id), ..task };
+        task.shard = self.shard_len().shard_of(&task.id);
         let entry =
             task.entry().ok_or_else(|| Error::new(Kind::Internal, "a new task has no index entry"))?;
         self.put_entry(purpose, &entry).await?;
@@ -81,7 +66,7 @@ impl ObjectQueue {
             let message = format!("this process was suspended before it wrote task {}; try again", task.id);
             return Err(Error::new(Kind::Unavailable, message));
         }
-        let created = self.put_created(purpose, &task, &when).await?;
+        let created = self.put_created(&task, &when).await?;
         // A write that took longer than the layout can be trusted may have been applied at an outdated key.
         self.ensure_layout_current().await.map_err(Error::with_unknown_outcome)?;
         if created.is_done() {
@@ -93,18 +78,18 @@ impl ObjectQueue {
         Ok(created)
     }
 
-    async fn put_created(&self, purpose: Purpose, task: &Task, when: &When) -> Result<Transition> {
+    async fn put_created(&self, task: &Task, when: &When) -> Result<Transition> {
         let key = &self.task_key(&task.id);
         let body = Bytes::from(record::write(task));
         let ours = |found: &[u8]| forwarding::has_write(key, found, &task.write_id);
-        let object = match self.client.put_if(purpose, key, body, when, &ours).await? {
+        let object = match self.client.put_if(Purpose::Sync, key, body, when, &ours).await? {
             PutOutcome::Written(version) => {
                 return Ok(Transition::Done(TaskSnapshot { task: task.clone(), version }));
             }
             PutOutcome::Superseded(object) | PutOutcome::Lost(Some(object)) => object,
             PutOutcome::Lost(None) => return Ok(Transition::Missing),
         };
-        let now = self.follow(purpose, TaskObject::read(key, object)?).await?;
+        let now = self.follow(Purpose::Sync, TaskObject::read(key, object)?).await?;
         let is_ours = now.task.has_write(&task.write_id);
         Ok(if is_ours { Transition::Done(now) } else { Transition::Changed(now) })
     }

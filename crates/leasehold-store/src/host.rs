@@ -4,7 +4,7 @@
 //! replay a whole cluster from one seed.
 
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, Either, select};
 use leasehold_core::{Error, Kind, Result};
 use std::fmt;
 use std::future::Future;
@@ -134,6 +134,21 @@ pub trait HostExt: Host {
     fn random_below(&self, bound: Duration) -> Duration {
         let nanos = u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos(if nanos == 0 { 0 } else { self.random() % nanos })
+    }
+
+    /// Waits for an answer, up to a time limit.
+    fn in_time<T>(
+        &self,
+        limit: Duration,
+        answer: impl Future<Output = Result<T>> + Send,
+    ) -> impl Future<Output = Result<T>> + Send {
+        let late = self.sleep(limit);
+        async move {
+            match select(Box::pin(answer), late).await {
+                Either::Left((answer, _)) => answer,
+                Either::Right(_) => Err(Error::new(Kind::Unavailable, "request timed out")),
+            }
+        }
     }
 
     /// Runs blocking work and returns its result.

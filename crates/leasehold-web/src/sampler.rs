@@ -260,7 +260,7 @@ async fn pass(shared: &Shared) -> Result<bool> {
     begin_pass(shared)?;
     // Processes each page of the list as a whole.
     let queue = shared.queue();
-    let mut pages = std::pin::pin!(queue.objects()?.listed().try_ready_chunks(PAGE));
+    let mut pages = std::pin::pin!(queue.listed().try_ready_chunks(PAGE));
     while let Some(page) = pages.try_next().await.map_err(|error| error.1)? {
         let (mut changed, is_cut) = note_listed(shared, page);
         while !changed.is_empty() {
@@ -299,10 +299,9 @@ fn begin_pass(shared: &Shared) -> Result<()> {
 /// Reads listed tasks into the table.
 async fn read(shared: &Shared, listed: Vec<ListedTask>) -> Result<()> {
     let now = shared.queue().now()?.earliest;
-    let queue = shared.queue();
-    let objects = queue.objects()?;
+    let queue = &shared.queue();
     let reads = listed.into_iter().map(|one| async move {
-        let task = objects.read_listed(&one).await;
+        let task = queue.read_listed(&one).await;
         (one, task)
     });
     let mut reads = stream::iter(reads).buffer_unordered(READS_AT_ONCE);

@@ -173,7 +173,7 @@ impl TaskTable {
     /// Records a listed task. Returns true if it has to be read.
     pub(crate) fn note_listed(&mut self, listed: &ListedTask) -> bool {
         let modified_and_size = (listed.modified, listed.size);
-        if let Some(non_task) = self.non_tasks.get_mut(listed.key())
+        if let Some(non_task) = self.non_tasks.get_mut(&listed.key)
             && non_task.modified_and_size == modified_and_size
             && non_task.is_settled
         {
@@ -209,7 +209,7 @@ impl TaskTable {
             let (modified_and_size, listed_in) = ((listed.modified, listed.size), self.pass);
             let is_settled = now.since(listed.modified) >= SETTLED;
             let non_task = NonTask { modified_and_size, is_settled, is_corrupt, listed_in };
-            self.non_tasks.insert(listed.key().to_owned(), non_task);
+            self.non_tasks.insert(listed.key.clone(), non_task);
         }
         RowChange::No
     }

@@ -9,7 +9,8 @@ use axum::response::IntoResponse;
 use http::HeaderMap;
 use leasehold_core::{Index, Kind, NewTask, Result, StoreTime, Task, TaskId, WorkerId};
 use leasehold_queue::discover::KeyRange;
-use leasehold_queue::{ClaimOutcome, Claimed, ObjectQueue, Settlement};
+use leasehold_queue::source::TaskTypes;
+use leasehold_queue::{Claimed, ObjectQueue, Settlement};
 use leasehold_store::store::Answer;
 use leasehold_store::testing::FakeHost;
 use leasehold_store::{
@@ -185,10 +186,8 @@ pub(crate) async fn claim(queue: &ObjectQueue, id: TaskId) -> Result<Claimed> {
     let page = queue.discover(Purpose::Discover, vec![KeyRange::whole(Index::Ready)]).await?;
     let found = page.due.iter().find(|found| found.entry.id == id).expect("it is due");
     let worker = WorkerId::checked("worker id", "w1")?;
-    match queue.claim(found, &worker, Duration::from_mins(1), &|_| true).await? {
-        ClaimOutcome::Claimed(claimed) => Ok(*claimed),
-        other => panic!("{other:?}"),
-    }
+    let claimed = queue.claim(found, &worker, Duration::from_mins(1), &TaskTypes::all(), false).await?;
+    Ok(*claimed.expect("it is pending"))
 }
 
 /// Returns the JSON of a response.

@@ -7,39 +7,29 @@
 use futures::StreamExt;
 use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
-use leasehold_core::{Error, Kind, Result, TaskId};
-use leasehold_queue::source::{Next, Slots, SourceStatus, TaskSource, next_or};
-use leasehold_store::Outage;
-use leasehold_store::host::Running;
-use std::collections::BTreeMap;
+use leasehold_core::{Kind, Result};
+use leasehold_queue::source::{Duty, DutyPlan, Slots, SourceStatus, TaskSource, next_or};
+use leasehold_store::HostExt;
+use leasehold_store::host::{Host, Instant, Running};
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
-use crate::duty;
 use crate::renew::{self, ActiveClaim};
-use crate::run_handle::{RunHandle, Stop};
 use crate::runner::TaskRunner;
 use crate::shutdown::{Shutdown, Stage};
-
-/// Number of consecutive failed requests after which work waits for the store; one or two are common.
-const OUTAGE_FAILURES: u32 = 3;
 
 /// State of a running worker.
 pub(crate) struct Engine {
     pub(crate) runner: TaskRunner,
     slots: Slots,
     pub(crate) status: Arc<dyn SourceStatus>,
-    renewals: mpsc::UnboundedSender<Arc<ActiveClaim>>,
-    runs: Mutex<Runs>,
-}
-
-/// Handlers that run.
-#[derive(Default)]
-struct Runs {
-    active: BTreeMap<TaskId, Arc<RunHandle>>,
-    /// True if all of them have to stop, and those that would start.
-    is_stopped: bool,
+    /// Claims to renew. The renewer ends after the last sender was dropped.
+    pub(crate) renewals: mpsc::UnboundedSender<Arc<ActiveClaim>>,
+    /// Cancelled if all runs have to stop, and those that would start.
+    pub(crate) stopping: CancellationToken,
 }
 
 /// Runs the tasks of a source and does its duties, until shutdown or until nothing is left. When this returns, every
@@ -55,7 +45,7 @@ pub(crate) async fn run(
     let renewer = renew::run(runner.host.clone(), status.clone(), claims);
     let renewing = runner.host.spawn_thread("leasehold-renew", Box::pin(renewer));
     let duties = spawn_duties(&*source, &runner, &slots);
-    let engine = Engine { runner, slots, status, renewals, runs: Mutex::default() };
+    let engine = Engine { runner, slots, status, renewals, stopping: CancellationToken::new() };
     let work = Box::pin(engine.work(&mut *source, &shutdown));
     let ended = match select(work, Box::pin(engine.stop_in_stages(&shutdown))).await {
         Either::Left((ended, _)) => ended,
@@ -70,7 +60,7 @@ pub(crate) async fn run(
 }
 
 fn spawn_duties(source: &dyn TaskSource, runner: &TaskRunner, slots: &Slots) -> Running {
-    let duties = duty::run(source.duties(), source.status(), runner.host.clone(), slots.clone());
+    let duties = run_duties(source.duties(), source.status(), runner.host.clone(), slots.clone());
     runner.host.spawn(Box::pin(async move {
         if let Err(error) = duties.await {
             // The source fails with the same error, or other workers do these duties.
@@ -91,10 +81,8 @@ impl Engine {
                 }
             };
             match next {
-                Ok(Next::Tasks(claims)) => {
-                    running.extend(claims.into_iter().map(|claim| Box::pin(self.execute(claim))));
-                }
-                Ok(Next::Empty) => break Ok(()),
+                Ok(Some(claim)) => running.push(Box::pin(self.execute(claim))),
+                Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
             }
         };
@@ -113,48 +101,71 @@ impl Engine {
         self.slots.close();
         let timeout = self.runner.host.sleep(self.runner.options.drain);
         select(timeout, Box::pin(shutdown.reached(Stage::Abort))).await;
-        let runs = {
-            let mut runs = self.runs();
-            runs.is_stopped = true;
-            runs.active.values().cloned().collect::<Vec<_>>()
-        };
-        for run in runs {
-            run.stop(Stop::Shutdown);
-        }
+        self.stopping.cancel();
         std::future::pending().await
     }
+}
 
-    /// Registers a claim for renewal, and its run for shutdown.
-    pub(crate) fn register(&self, active: &Arc<ActiveClaim>) {
-        let mut runs = self.runs();
-        if runs.is_stopped {
-            active.run.stop(Stop::Shutdown);
+/// A duty, and when it is to be done.
+struct Planned {
+    duty: Box<dyn Duty>,
+    plan: DutyPlan,
+    last: Instant,
+    /// Pause after the last time.
+    pause: Duration,
+}
+
+/// Does these duties until the slots are closed: the one loop that gives them their interval, jitter, time limit and
+/// back-off. The duty with the shortest interval is done in every round, another one in the first round after its
+/// interval has passed. Fails if this worker can never do them again.
+pub(crate) async fn run_duties(
+    duties: Vec<Box<dyn Duty>>,
+    status: Arc<dyn SourceStatus>,
+    host: Arc<dyn Host>,
+    slots: Slots,
+) -> Result<()> {
+    let Some(every) = duties.iter().map(|duty| duty.plan().every).min() else { return Ok(()) };
+    let planned = |duty: Box<dyn Duty>| {
+        let plan = duty.plan();
+        let pause = if plan.begins_at_once { Duration::ZERO } else { host.random_below(plan.every) };
+        Planned { duty, plan, last: host.instant(), pause }
+    };
+    let mut planned: Vec<_> = duties.into_iter().map(planned).collect();
+    loop {
+        for planned in &mut planned {
+            if let Err(error) = planned.tick_if_due(&host, &slots, every).await {
+                if status.is_outdated() {
+                    return Err(error);
+                }
+                status.request_failed(planned.plan.operation, &error);
+            }
         }
-        runs.active.insert(active.run.id, active.run.clone());
-        // The renewer ends only after the last sender was dropped.
-        let _ = self.renewals.send(active.clone());
-    }
-
-    /// Removes a claim that has ended.
-    pub(crate) fn unregister(&self, active: &ActiveClaim) {
-        self.runs().active.remove(&active.run.id);
-    }
-
-    fn runs(&self) -> MutexGuard<'_, Runs> {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+        let pause = every.mul_f64(0.9) + host.random_below(every / 5);
+        // One round is the probe of a failing store.
+        let outage = status.long_outage();
+        let pause = outage.map_or(pause, |outage| outage.pause(host.instant()).max(pause));
+        if let Either::Right(_) = select(host.sleep(pause), Box::pin(slots.closed())).await {
+            for planned in &mut planned {
+                planned.duty.release().await;
+            }
+            return Ok(());
+        }
     }
 }
 
-/// The outage, once enough requests have failed to wait for the store.
-pub(crate) fn long_outage(outage: Option<Outage>) -> Option<Outage> {
-    outage.filter(|outage| outage.failures >= OUTAGE_FAILURES)
-}
-
-/// Logs a request that failed. During an outage of the store, which is reported as a whole, only at debug level.
-pub(crate) fn request_failed(operation: &'static str, error: &Error, outage: Option<&Outage>) {
-    if outage.is_some() {
-        tracing::debug!(operation, %error, "store request failed");
-    } else {
-        tracing::warn!(operation, %error, "store request failed");
+impl Planned {
+    async fn tick_if_due(&mut self, host: &Arc<dyn Host>, slots: &Slots, shortest: Duration) -> Result<()> {
+        let now = host.instant();
+        if now.since(self.last) < self.pause {
+            return Ok(());
+        }
+        let every = self.plan.every;
+        (self.last, self.pause) = (now, if every > shortest { every } else { Duration::ZERO });
+        let Some(most) = self.plan.time_max else { return self.duty.tick().await };
+        let limit = select(host.sleep(most), Box::pin(slots.closed()));
+        match select(self.duty.tick(), limit).await {
+            Either::Left((done, _)) => done,
+            Either::Right(_) => Ok(()),
+        }
     }
 }

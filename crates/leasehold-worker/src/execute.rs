@@ -3,16 +3,16 @@
 //! The handler of a claimed task is run, and its result recorded. The result is written only while the claim is held.
 //! If the store fails, recording is retried until the claim expires; after that another worker recovers the task.
 
+use futures::future::{Either, select};
 use leasehold_core::{Kind, Task};
 use leasehold_queue::Settlement;
 use leasehold_queue::source::{ClaimedTask, TaskInSlot};
 use std::time::Duration;
 use tracing::Instrument;
 
-use crate::engine::{Engine, long_outage, request_failed};
+use crate::engine::Engine;
 use crate::renew::ActiveClaim;
 use crate::run_handle::Stop;
-use crate::runner::RunEnd;
 
 /// Pause between two attempts to record a result.
 const SETTLE_PAUSE: Duration = Duration::from_secs(1);
@@ -33,23 +33,27 @@ impl Engine {
         }
         tracing::info!("task claimed");
         let (task, active) = (claimed.task().clone(), ActiveClaim::new(claimed));
-        self.register(&active);
-        let settled = match self.runner.run(task, &active.run).await {
-            Some(end) => self.settle(&active, end).await,
+        // The renewer receives claims until this engine is dropped.
+        let _ = self.renewals.send(active.clone());
+        let run = Box::pin(self.runner.run(task, &active.run));
+        let end = match select(run, Box::pin(self.stopping.cancelled())).await {
+            Either::Left((end, _)) => end,
+            Either::Right(((), run)) => {
+                active.run.stop(Stop::Shutdown);
+                run.await
+            }
+        };
+        let settled = match end {
+            Some(settlement) => self.settle(&active, settlement).await,
             None => None,
         };
         active.run.mark_settled();
-        self.unregister(&active);
         self.runner.count(settled.as_ref());
     }
 
     /// Records the result of a run, as long as the claim can be trusted. During an outage the claim is renewed and
     /// recording is retried; any other error is retried only until the lease expires that was held at that time.
-    async fn settle(&self, active: &ActiveClaim, end: RunEnd) -> Option<Task> {
-        let settlement = match end {
-            RunEnd::Settled(settlement) => settlement,
-            RunEnd::Snoozed(pause) => Settlement::Snooze(active.lock().await.now().ok()?.plus(pause)),
-        };
+    async fn settle(&self, active: &ActiveClaim, settlement: Settlement) -> Option<Task> {
         let mut limit = None;
         loop {
             let mut claim = active.lock().await;
@@ -66,9 +70,8 @@ impl Engine {
                 Ok(settled) => return settled,
                 Err(error) => error,
             };
-            let (now, outage) = (self.runner.host.instant(), self.status.outage());
-            request_failed("record a task's result", &error, outage.as_ref());
-            let outage = long_outage(outage);
+            self.status.request_failed("record a task's result", &error);
+            let (now, outage) = (self.runner.host.instant(), self.status.long_outage());
             let is_outage = matches!(error.kind(), Kind::Unavailable | Kind::Denied) || outage.is_some();
             let held_for = claim.time_left();
             limit = if is_outage { None } else { limit.or(held_for.map(|left| (now, left))) };

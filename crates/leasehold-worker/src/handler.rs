@@ -1,16 +1,14 @@
 //! Handlers: functions that run tasks, their context and their errors.
 
 use futures::future::BoxFuture;
-use leasehold_core::{ArtifactId, Error, Name, Result, Task, TaskType};
+use leasehold_core::{Error, Name, Result, Task, TaskType};
 use leasehold_queue::source::TaskTypes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,16 +41,12 @@ impl<E: std::error::Error> From<E> for TaskError {
 /// Context of a run, for its handler.
 #[derive(Clone)]
 pub struct Context {
-    task: Arc<Task>,
-    run: Arc<RunHandle>,
-    files: Arc<RunFiles>,
+    pub(crate) task: Arc<Task>,
+    pub(crate) run: Arc<RunHandle>,
+    pub(crate) files: Arc<RunFiles>,
 }
 
 impl Context {
-    pub(crate) fn new(task: Task, run: Arc<RunHandle>, files: Arc<RunFiles>) -> Self {
-        Self { task: Arc::new(task), run, files }
-    }
-
     /// The task as it was claimed.
     #[must_use]
     pub fn task(&self) -> &Task {
@@ -88,36 +82,9 @@ impl Context {
         self.run.until_stopped().await;
     }
 
-    /// Path of the task's artifact with this name. The file must not be changed.
-    #[must_use]
-    pub fn artifact(&self, name: &str) -> Option<&Path> {
-        self.files.path(name)
-    }
-
-    /// Paths of all artifacts of the task.
-    #[must_use]
-    pub fn artifacts(&self) -> BTreeMap<Name, PathBuf> {
-        self.files.paths()
-    }
-
-    /// Fetches another artifact. Its file exists until the end of this run.
-    pub async fn fetch(&self, artifact: &ArtifactId) -> Result<PathBuf> {
-        self.files.fetch(artifact).await
-    }
-
-    /// Adds a file to the results. It is published when the handler has succeeded, before the task is completed.
-    pub fn publish(&self, name: &str, path: impl Into<PathBuf>) -> Result<()> {
-        self.files.add_result(name, path.into())
-    }
-
-    /// Keeps a value until the results are published, such as the temporary directory that contains them.
-    pub fn keep(&self, value: impl Any + Send) {
-        self.files.keep(Box::new(value));
-    }
-
     /// Renews the claim soon, ahead of the usual interval.
     pub fn extend(&self) {
-        self.run.request_renewal();
+        self.run.renewal.notify_one();
     }
 }
 

@@ -19,18 +19,16 @@
 //! | [`options`] | configuration of a worker |
 //! | [`worker`] | a worker: handlers, source, monitor, counts |
 //! | [`shutdown`] | stopping in two stages: drain, abort |
-//! | `engine` | runs the tasks of a source in slots, until shutdown |
+//! | `engine` | runs the tasks of a source in slots, until shutdown; the loop of maintenance duties |
 //! | `execute` | one task from claim to settlement |
 //! | `renew` | renews claims |
 //! | `runner` | runs a handler until it ends or has to stop |
 //! | `run_handle` | handle of one run: stop it, read its progress |
 //! | [`staging`] | artifacts, before and after the handler |
-//! | `duty` | the loop of maintenance duties |
 //! | `objects` | the source of tasks over the objects of a queue in a bucket |
 //!
 //! [`TaskSource`]: leasehold_queue::source::TaskSource
 
-mod duty;
 mod engine;
 mod execute;
 pub mod handler;

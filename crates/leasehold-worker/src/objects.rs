@@ -26,26 +26,26 @@ mod shards;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Either, Fuse, select};
+use leasehold_core::scan::{BackoffAction, CORRUPT_PAUSE, IndexHit, ScanTarget};
 use leasehold_core::{
-    Entry, Error, Index, IndexLocation, Kind, Now, Result, ShardRange, Status, Task, TaskId,
+    Entry, Error, Index, IndexLocation, Kind, Now, Result, ShardRange, Status, StoreTime, TaskId,
 };
 use leasehold_queue::ObjectQueue;
 use leasehold_queue::discover::KeyRange;
-use leasehold_queue::source::{
-    DrainWait, Duty, Next, Slots, SourceStatus, TaskInSlot, TaskSource, WorkerInfo,
-};
-use leasehold_store::host::Running;
+use leasehold_queue::source::{DrainWait, Duty, Slots, SourceStatus, TaskInSlot, TaskSource, WorkerInfo};
+use leasehold_queue::sweep::Swept;
+use leasehold_store::host::{Running, lock};
 use leasehold_store::mutant::breaks;
 use leasehold_store::{Host, Outage, Purpose};
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
 use self::inbox::Inbox;
 use self::poll::{DUE_SOON, Poller};
 use self::shard_assignment::ShardAssignment;
-use crate::engine::{long_outage, request_failed};
+use self::shards::ShardLeaser;
 use crate::options::WorkerOptions;
 use crate::runner::TaskRunner;
 use crate::worker::Counters;
@@ -85,25 +85,21 @@ impl ObjectSource {
     /// Opens the source, and takes the lease on the inbox if the worker has one.
     pub(crate) async fn open(queue: ObjectQueue, worker: WorkerInfo, runner: &TaskRunner) -> Result<Self> {
         let (options, host, mut leases) = (runner.options.clone(), runner.host.clone(), Vec::new());
-        let inbox = match options.inbox.clone() {
-            Some(inbox) => Some(Inbox::open(queue.detached(), &worker.id, inbox).await?),
-            None => None,
-        };
-        let inbox = inbox.map(|(inbox, lease)| {
-            let inbox = Arc::new(inbox);
-            let renewal = inbox.clone().renew_until_closed(lease, worker.slots.clone());
+        let mut inbox = None;
+        if let Some(options) = options.inbox.clone() {
+            let (opened, lease) = Inbox::open(queue.detached(), &worker.id, options).await?;
+            let opened = inbox.insert(Arc::new(opened)).clone();
+            let renewal = opened.renew_until_closed(lease, worker.slots.clone());
             leases.push(host.spawn_thread("leasehold-inbox", Box::pin(renewal)));
-            inbox
-        });
+        }
         let len = queue.shard_len();
         let assignment = Arc::new(match &options.leasing {
             Some(_) => ShardAssignment::none(len),
             None => ShardAssignment::new(len, options.shards.as_deref()),
         });
         if let Some(leasing) = options.leasing.clone() {
-            let (id, slots) = (worker.id.clone(), worker.slots.clone());
-            let leasing = shards::run(queue.detached(), id, leasing, assignment.clone(), slots);
-            leases.push(host.spawn_thread("leasehold-shards", Box::pin(leasing)));
+            let leaser = ShardLeaser::new(queue.detached(), &worker.id, leasing, assignment.clone())?;
+            leases.push(host.spawn_thread("leasehold-shards", Box::pin(leaser.run(worker.slots.clone()))));
         }
         let objects = Arc::new(Objects {
             renewing: queue.detached(),
@@ -123,7 +119,7 @@ impl ObjectSource {
 }
 
 impl TaskSource for ObjectSource {
-    fn next(&mut self) -> BoxFuture<'_, Result<Next>> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<TaskInSlot>>> {
         Box::pin(async {
             let received = select(Box::pin(self.claims.recv()), &mut self.polling);
             let received = match select(received, Box::pin(self.objects.inbox_lost())).await {
@@ -132,7 +128,7 @@ impl TaskSource for ObjectSource {
                 Either::Left((Either::Right(((), receiving)), _)) => receiving.await,
                 Either::Right((error, _)) => return Err(error),
             };
-            Ok(received.transpose()?.map_or(Next::Empty, |claim| Next::Tasks(vec![claim])))
+            received.transpose()
         })
     }
 
@@ -149,14 +145,14 @@ impl TaskSource for ObjectSource {
             for lease in self.leases {
                 lease.await;
             }
-            self.objects.inbox.as_ref().map_or(Ok(()), |inbox| inbox.check())
+            self.objects.inbox_lost().now_or_never().map_or(Ok(()), Err)
         })
     }
 }
 
 impl SourceStatus for Objects {
     fn drain_wait(&self) -> Option<DrainWait> {
-        *self.drain_wait.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.drain_wait)
     }
 
     fn shards(&self) -> Vec<ShardRange> {
@@ -200,6 +196,15 @@ impl Objects {
         }
     }
 
+    /// Location of a place that is not in the shards.
+    fn side_location(&self, place: ScanTarget) -> Option<IndexLocation> {
+        match place {
+            ScanTarget::Inbox => Some(IndexLocation::Inbox(self.worker.id.clone())),
+            ScanTarget::Overflow => Some(IndexLocation::Overflow),
+            ScanTarget::Shards => None,
+        }
+    }
+
     /// True if this worker scans this part of the index.
     fn may_scan(&self, place: &IndexLocation, now: Now) -> bool {
         match place {
@@ -219,7 +224,7 @@ impl Objects {
     }
 
     fn set_drain_wait(&self, wait: Option<DrainWait>) {
-        *self.drain_wait.lock().unwrap_or_else(PoisonError::into_inner) = wait;
+        *lock(&self.drain_wait) = wait;
     }
 
     /// A task of these shards that this worker could run and that another worker holds.
@@ -260,19 +265,9 @@ impl Objects {
         }
     }
 
-    /// Logs a request that failed.
-    fn request_failed(&self, operation: &'static str, error: &Error) {
-        request_failed(operation, error, self.outage().as_ref());
-    }
-
-    /// The outage of the store, once enough requests have failed to wait.
-    fn long_outage(&self) -> Option<Outage> {
-        long_outage(self.outage())
-    }
-
     /// Logs a problem that is left for an operator, once.
     fn report(&self, what: &str) {
-        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reported = lock(&self.reported);
         if reported.len() >= REPORTED_MAX {
             reported.clear();
         }
@@ -281,11 +276,30 @@ impl Objects {
         }
     }
 
-    /// Logs and counts the recovery of a task of a crashed worker; a task that expired had none.
-    fn recovered(&self, task: &Task) {
-        if task.status() != Status::Expired {
-            tracing::warn!(task = %task.id, status = %task.status(), "task recovered, its worker was lost");
-            self.counts.add(|counts| &mut counts.recovered);
-        }
+    /// Checks an entry against its task. Returns the time and action of the next check, if there is one; `action` is for
+    /// an entry whose task is held.
+    async fn sweep(
+        &self,
+        found: &IndexHit,
+        action: BackoffAction,
+    ) -> Result<Option<(StoreTime, BackoffAction)>> {
+        Ok(match self.queue.sweep(found).await? {
+            Swept::Held(at) => Some((at, action)),
+            Swept::Later(at) => Some((at, BackoffAction::Sweep)),
+            Swept::Corrupt(error) => {
+                self.report(&error.to_string());
+                let until = self.queue.now()?.latest_known().plus(CORRUPT_PAUSE);
+                Some((until, BackoffAction::Sweep))
+            }
+            Swept::Moved(task) => {
+                // A task that expired had no worker.
+                if task.status() != Status::Expired {
+                    tracing::warn!(task = %task.id, status = %task.status(), "task recovered, its worker was lost");
+                    self.counts.add(|counts| &mut counts.recovered);
+                }
+                None
+            }
+            Swept::Fine | Swept::Removed => None,
+        })
     }
 }

@@ -7,12 +7,11 @@
 use futures::StreamExt;
 use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
-use leasehold_queue::source::{ClaimStatus, ClaimedTask, SourceStatus};
+use leasehold_queue::source::{ClaimStatus, ClaimedTask, SourceStatus, next_or};
 use leasehold_store::{Host, HostExt};
 use std::sync::Arc;
 use tokio::sync::{Mutex, MutexGuard, mpsc};
 
-use crate::engine::request_failed;
 use crate::run_handle::{RunHandle, Stop};
 
 /// Fraction of the usual interval after which a failed renewal is tried again, at most.
@@ -47,19 +46,13 @@ pub(crate) async fn run(
 ) {
     let mut renewals = FuturesUnordered::new();
     loop {
-        let next = Box::pin(claims.recv());
-        let received = if renewals.is_empty() {
-            next.await
-        } else {
-            match select(next, renewals.next()).await {
-                Either::Left((received, _)) => received,
-                Either::Right(_) => continue,
+        match next_or(&mut renewals, Box::pin(claims.recv())).await {
+            Either::Left(()) => {}
+            Either::Right(Some(active)) => {
+                renewals.push(Box::pin(renew(host.clone(), status.clone(), active)));
             }
-        };
-        match received {
-            Some(active) => renewals.push(Box::pin(renew(host.clone(), status.clone(), active))),
             // No more claims will come: renew the held ones until they end.
-            None => return renewals.for_each(|()| async {}).await,
+            Either::Right(None) => return renewals.for_each(|()| async {}).await,
         }
     }
 }
@@ -73,7 +66,7 @@ async fn renew(host: Arc<dyn Host>, status: Arc<dyn SourceStatus>, active: Arc<A
     loop {
         // An answer may have come so late that the claim has expired, or soon will.
         let Some(left) = time_left else { return run.stop(Stop::Lost) };
-        let due = Box::pin(select(host.sleep(pause.min(left)), Box::pin(run.renewal_requested())));
+        let due = Box::pin(select(host.sleep(pause.min(left)), Box::pin(run.renewal.notified())));
         let is_requested = match select(Box::pin(run.until_ended()), due).await {
             Either::Left(_) => return,
             Either::Right((due, _)) => matches!(due, Either::Right(_)),
@@ -100,7 +93,7 @@ async fn renew(host: Arc<dyn Host>, status: Arc<dyn SourceStatus>, active: Arc<A
                 return run.stop(Stop::Lost);
             }
             Err(error) => {
-                request_failed("renew a claim", &error, status.outage().as_ref());
+                status.request_failed("renew a claim", &error);
                 pause = host.random_below(pause / RETRY_PART);
             }
         }

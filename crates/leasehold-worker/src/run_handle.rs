@@ -2,8 +2,9 @@
 //! disk, belongs to the source of the task.
 
 use leasehold_core::TaskId;
+use leasehold_store::host::lock;
 use serde_json::Value;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use tokio::sync::{Notify, watch};
 
 /// Reason why a handler has to stop.
@@ -29,7 +30,7 @@ pub(crate) struct RunHandle {
     stop: watch::Sender<Option<Stop>>,
     progress: Mutex<Progress>,
     /// Notified of requests for an early renewal.
-    renewal: Notify,
+    pub(crate) renewal: Notify,
 }
 
 /// Progress of a handler.
@@ -101,44 +102,26 @@ impl RunHandle {
         let _ = changes.wait_for(|stop| stop.is_some_and(is_end)).await;
     }
 
-    /// Waits until the handler requests an early renewal.
-    ///
-    /// # Cancel safety
-    ///
-    /// A request that was not returned when the future was dropped is returned by the next call.
-    pub(crate) async fn renewal_requested(&self) {
-        self.renewal.notified().await;
-    }
-
     /// Progress that the handler has reported since the last call.
     pub(crate) fn take_progress(&self) -> Option<Value> {
-        let mut progress = self.progress();
+        let mut progress = lock(&self.progress);
         let next = progress.next.take();
         progress.is_written |= next.is_some();
         next
     }
 
     pub(crate) fn set_progress(&self, progress: Value) {
-        self.progress().next = Some(progress);
+        lock(&self.progress).next = Some(progress);
     }
 
     /// Discards the progress so far. If some was recorded already, it is cleared soon.
     pub(crate) fn clear_progress(&self) {
-        let mut progress = self.progress();
+        let mut progress = lock(&self.progress);
         progress.next = None;
         if std::mem::take(&mut progress.is_written) {
             progress.next = Some(Value::Null);
-            self.request_renewal();
+            self.renewal.notify_one();
         }
-    }
-
-    /// Requests an early renewal of the claim.
-    pub(crate) fn request_renewal(&self) {
-        self.renewal.notify_one();
-    }
-
-    fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,7 +7,6 @@ use leasehold_queue::Settlement;
 use leasehold_store::Host;
 use leasehold_store::host::{End, Running};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
@@ -16,15 +15,6 @@ use crate::options::WorkerOptions;
 use crate::run_handle::{RunHandle, Stop};
 use crate::staging::{ArtifactIo, RunOutcome, StagedRun};
 use crate::worker::{Counters, Counts};
-
-/// End of a run.
-#[derive(Debug)]
-pub(crate) enum RunEnd {
-    /// To be recorded.
-    Settled(Settlement),
-    /// To be run again after this pause.
-    Snoozed(Duration),
-}
 
 /// Handlers of a worker, with everything they need. Clones share their state.
 #[derive(Clone)]
@@ -43,14 +33,9 @@ impl TaskRunner {
         Self { id, handlers, artifact_io: None, options, counts: Arc::default(), host }
     }
 
-    /// Counts so far.
-    pub(crate) fn counts(&self) -> Counts {
-        self.counts.read()
-    }
-
     /// Runs the handler of a claimed task until it ends or has to stop. Returns the result to record, or none if
     /// nothing may be written. When this returns, the handler has stopped, or its claim is left to expire.
-    pub(crate) async fn run(&self, task: Task, run: &Arc<RunHandle>) -> Option<RunEnd> {
+    pub(crate) async fn run(&self, task: Task, run: &Arc<RunHandle>) -> Option<Settlement> {
         tracing::info!("task started");
         self.counts.add(|counts| &mut counts.started);
         let _running = self.counts.run();
@@ -103,9 +88,9 @@ impl TaskRunner {
         self.counts.add(count);
     }
 
-    async fn run_handler(&self, task: Task, run: &Arc<RunHandle>) -> Option<RunEnd> {
+    async fn run_handler(&self, task: Task, run: &Arc<RunHandle>) -> Option<Settlement> {
         let Some(Handler { run: handler, is_awaited }) = self.handlers.get(&task.task_type).cloned() else {
-            return Some(RunEnd::Settled(Settlement::Release));
+            return Some(Settlement::Release);
         };
         let timeout = task.timeout_secs;
         let (sender, received) = oneshot::channel::<RunOutcome>();
@@ -139,14 +124,14 @@ impl TaskRunner {
                 }
             }
         };
-        Some(RunEnd::Settled(match (reason, outcome) {
+        Some(match (reason, outcome) {
             (Stop::Lost | Stop::Settled, _) => return None,
             (Stop::Cancelled, _) => Settlement::Stop,
             // It has finished all the same.
             (Stop::Shutdown, Some(Ok((output, results)))) => Settlement::Complete { output, results },
             (Stop::Shutdown, _) => Settlement::Release,
             (Stop::TimedOut, _) => retry(format!("did not finish within {} s", timeout.unwrap_or_default())),
-        }))
+        })
     }
 
     /// Waits for a handler that was asked to stop; none if it does not. Then nothing may be written: the claim is no
@@ -166,8 +151,8 @@ fn summary(task: &Task) -> &str {
     task.error.as_deref().map(summary_line).unwrap_or_default()
 }
 
-fn ended(end: End, outcome: Option<RunOutcome>) -> RunEnd {
-    RunEnd::Settled(match (end, outcome) {
+fn ended(end: End, outcome: Option<RunOutcome>) -> Settlement {
+    match (end, outcome) {
         (_, Some(Ok((output, results)))) => Settlement::Complete { output, results },
         (_, Some(Err(TaskError::Retry(error)))) => retry(error),
         (_, Some(Err(TaskError::RetryAfter(error, pause)))) => {
@@ -179,10 +164,10 @@ fn ended(end: End, outcome: Option<RunOutcome>) -> RunEnd {
         (_, Some(Err(TaskError::Exhausted(error, max_attempts)))) => {
             Settlement::Exhaust { error, max_attempts }
         }
-        (_, Some(Err(TaskError::Snooze(pause)))) => return RunEnd::Snoozed(pause),
+        (_, Some(Err(TaskError::Snooze(pause)))) => Settlement::Snooze(pause),
         (End::Panicked(message), None) => retry(format!("the handler panicked: {message}")),
         (End::Done | End::Stopped, None) => Settlement::Release,
-    })
+    }
 }
 
 fn retry(error: String) -> Settlement {

@@ -1,8 +1,7 @@
 //! Shutdown in two stages: *drain* claims nothing new and lets handlers finish; *abort* stops them and releases their
 //! tasks. A shutdown is not a failure.
 
-use futures::future::select_all;
-use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 /// Stage of a shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,48 +15,44 @@ pub enum Stage {
 }
 
 /// Handle that stops everything that has a clone of it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Shutdown {
-    stage: watch::Sender<Stage>,
-    /// Parents: a shutdown of one of them applies to this, too.
-    parents: Vec<watch::Sender<Stage>>,
-}
-
-impl Default for Shutdown {
-    fn default() -> Self {
-        Self { stage: watch::Sender::new(Stage::Running), parents: Vec::new() }
-    }
+    drain: CancellationToken,
+    abort: CancellationToken,
 }
 
 impl Shutdown {
     /// Lets running tasks finish, and starts nothing new.
     pub fn drain(&self) {
-        self.raise(Stage::Drain);
+        self.drain.cancel();
     }
 
     /// Stops running tasks.
     pub fn abort(&self) {
-        self.raise(Stage::Abort);
+        self.drain.cancel();
+        self.abort.cancel();
     }
 
     /// Returns a child, which stops when this one does. Stopping the child does not stop this one.
     #[must_use]
     pub fn child(&self) -> Self {
-        let parents = self.parents.iter().chain([&self.stage]).cloned().collect();
-        Self { parents, ..Self::default() }
+        Self { drain: self.drain.child_token(), abort: self.abort.child_token() }
     }
 
     /// True if a shutdown was requested.
     #[must_use]
     pub fn is_requested(&self) -> bool {
-        self.stage() > Stage::Running
+        self.drain.is_cancelled()
     }
 
     /// Current stage.
     #[must_use]
     pub fn stage(&self) -> Stage {
-        let parents = self.parents.iter().map(|parent| *parent.borrow());
-        parents.fold(*self.stage.borrow(), Stage::max)
+        match (self.drain.is_cancelled(), self.abort.is_cancelled()) {
+            (false, _) => Stage::Running,
+            (true, false) => Stage::Drain,
+            (true, true) => Stage::Abort,
+        }
     }
 
     /// Waits until this stage is reached.
@@ -66,19 +61,10 @@ impl Shutdown {
     ///
     /// Nothing is lost when the future is dropped.
     pub async fn reached(&self, stage: Stage) {
-        let reached = [&self.stage].into_iter().chain(&self.parents).map(|one| {
-            let mut changes = one.subscribe();
-            // The sender lives in `self`, so the wait cannot fail.
-            Box::pin(async move { drop(changes.wait_for(|now| *now >= stage).await) })
-        });
-        select_all(reached).await;
-    }
-
-    fn raise(&self, stage: Stage) {
-        self.stage.send_if_modified(|now| {
-            let rises = *now < stage;
-            *now = (*now).max(stage);
-            rises
-        });
+        match stage {
+            Stage::Running => {}
+            Stage::Drain => self.drain.cancelled().await,
+            Stage::Abort => self.abort.cancelled().await,
+        }
     }
 }

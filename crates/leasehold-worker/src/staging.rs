@@ -12,13 +12,14 @@ use futures::future::{BoxFuture, Either, select};
 use leasehold_core::limits::ARTIFACTS_MAX;
 use leasehold_core::{ArtifactId, Artifacts, Error, Name, Reason, Result, Task};
 use leasehold_store::Host;
+use leasehold_store::host::lock;
 use leasehold_store::mutant::breaks;
 use serde_json::{Value, json};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -69,40 +70,51 @@ impl fmt::Debug for StagedFile {
 pub(crate) struct RunFiles {
     artifact_io: Option<Arc<dyn ArtifactIo>>,
     staged: BTreeMap<Name, StagedFile>,
-    fetched: Mutex<Vec<StagedFile>>,
     results: Mutex<BTreeMap<Name, PathBuf>>,
-    /// Values to keep until the results are published.
+    /// Values to keep until the results are published, such as files that the handler has fetched.
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
-impl RunFiles {
-    pub(crate) fn paths(&self) -> BTreeMap<Name, PathBuf> {
-        self.staged.iter().map(|(name, file)| (name.clone(), file.path.clone())).collect()
+/// Files of the run.
+impl Context {
+    /// Path of the task's artifact with this name. The file must not be changed.
+    #[must_use]
+    pub fn artifact(&self, name: &str) -> Option<&Path> {
+        let mut staged = self.files.staged.iter();
+        staged.find(|(known, _)| known.as_str() == name).map(|(_, file)| file.path.as_path())
     }
 
-    pub(crate) fn path(&self, name: &str) -> Option<&Path> {
-        self.staged.iter().find(|(known, _)| known.as_str() == name).map(|(_, file)| file.path.as_path())
+    /// Paths of all artifacts of the task.
+    #[must_use]
+    pub fn artifacts(&self) -> BTreeMap<Name, PathBuf> {
+        self.files.staged.iter().map(|(name, file)| (name.clone(), file.path.clone())).collect()
     }
 
-    pub(crate) async fn fetch(&self, artifact: &ArtifactId) -> Result<PathBuf> {
-        let file = self.artifact_io()?.fetch(artifact, &|_, _| ()).await?;
+    /// Fetches another artifact. Its file exists until the end of this run.
+    pub async fn fetch(&self, artifact: &ArtifactId) -> Result<PathBuf> {
+        let file = self.files.artifact_io()?.fetch(artifact, &|_, _| ()).await?;
         let path = file.path.clone();
-        lock(&self.fetched).push(file);
+        self.keep(file);
         Ok(path)
     }
 
-    pub(crate) fn add_result(&self, name: &str, path: PathBuf) -> Result<()> {
-        self.artifact_io()?;
-        lock(&self.results).insert(Name::checked("name of a result", name)?, path);
+    /// Adds a file to the results. It is published when the handler has succeeded, before the task is completed.
+    pub fn publish(&self, name: &str, path: impl Into<PathBuf>) -> Result<()> {
+        self.files.artifact_io()?;
+        lock(&self.files.results).insert(Name::checked("name of a result", name)?, path.into());
         Ok(())
     }
 
-    pub(crate) fn keep(&self, value: Box<dyn Any + Send>) {
-        lock(&self.kept).push(value);
+    /// Keeps a value until the results are published, such as the temporary directory that contains them.
+    pub fn keep(&self, value: impl Any + Send) {
+        lock(&self.files.kept).push(Box::new(value));
     }
+}
 
+impl RunFiles {
     fn artifact_io(&self) -> Result<&Arc<dyn ArtifactIo>> {
-        self.artifact_io.as_ref().ok_or_else(no_artifact_io)
+        let missing = "this worker has no artifact cache; configure one to use artifacts";
+        self.artifact_io.as_ref().ok_or_else(|| Error::invalid(missing))
     }
 }
 
@@ -161,7 +173,8 @@ impl StagedRun {
         let files = Arc::new(self.unless_stopped(self.stage()).await?);
         self.run.clear_progress();
         self.phase.send_replace(Phase::Running);
-        let context = Context::new(self.task.clone(), self.run.clone(), files.clone());
+        let (task, run) = (Arc::new(self.task.clone()), self.run.clone());
+        let context = Context { task, run, files: files.clone() };
         let output = (self.handler)(context, self.task.input.clone()).await?;
         self.phase.send_replace(Phase::Publishing);
         let results = self.publish(&files).await?;
@@ -190,11 +203,9 @@ impl StagedRun {
                 let staging = json!({"name": name, "artifact": artifact, "bytes": bytes, "of": of});
                 self.run.set_progress(json!({"staging": staging}));
             };
-            let fetched = match &self.artifact_io {
-                Some(artifact_io) => artifact_io.fetch(artifact, &report).await,
-                None => Err(no_artifact_io()),
-            };
-            let file = fetched.map_err(|error| not_staged(name, &error))?;
+            let artifact_io = files.artifact_io().map_err(|error| not_staged(name, &error))?;
+            let file =
+                artifact_io.fetch(artifact, &report).await.map_err(|error| not_staged(name, &error))?;
             files.staged.insert(name.clone(), file);
         }
         Ok(files)
@@ -241,12 +252,4 @@ fn not_published(name: &Name, error: &Error) -> TaskError {
         Some(Reason::NotYet) => TaskError::RetryAfter(message, NOT_YET_PAUSE),
         _ => TaskError::Retry(message),
     }
-}
-
-fn no_artifact_io() -> Error {
-    Error::invalid("this worker has no artifact cache; configure one to use artifacts")
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,19 +5,20 @@ use leasehold_core::{Error, Result, Shard, ShardRange, ids::Name};
 use leasehold_queue::source::{DrainWait, OpenSource, Slots, SourceStatus, TaskSource, WorkerInfo};
 use leasehold_queue::{ObjectQueue, Queue};
 use leasehold_store::Host;
+use leasehold_store::host::lock;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use crate::engine;
 use crate::handler::{Context, Handler, TaskError, typed};
 use crate::objects::ObjectSource;
 use crate::options::WorkerOptions;
 use crate::runner::TaskRunner;
 use crate::shutdown::{Shutdown, Stage};
 use crate::staging::ArtifactIo;
-use crate::{duty, engine};
 
 /// Runs handlers for the tasks of a queue.
 pub struct Worker {
@@ -79,11 +80,11 @@ impl Counters {
 
     /// Adds one to a count.
     pub(crate) fn add(&self, count: fn(&mut Counts) -> &mut u64) {
-        *count(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner)) += 1;
+        *count(&mut lock(&self.counts)) += 1;
     }
 
     pub(crate) fn read(&self) -> Counts {
-        *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.counts)
     }
 }
 
@@ -131,30 +132,24 @@ impl Worker {
     /// Creates a worker with this id for the tasks of a queue; in the object layout for these shards, or for all.
     pub fn new(queue: impl Into<Queue>, id: &str, shards: Option<Vec<Shard>>) -> Result<Self> {
         let queue = queue.into();
-        let mut worker = match queue.task_source() {
-            Some(source) => Self::from_source(source, queue.host().clone(), id)?,
-            None => Self::of_objects(queue.objects()?, id)?,
+        let layout = match queue.task_source() {
+            Some(source) => Layout::Other(source),
+            None => Layout::Objects(queue.objects()?.clone().acting_as(id)),
         };
+        let mut worker = Self::of(layout, queue.host().clone(), id)?;
         worker.runner.options.shards = shards;
         Ok(worker)
-    }
-
-    fn of_objects(queue: &ObjectQueue, id: &str) -> Result<Self> {
-        let id = Name::checked("worker id", id)?;
-        let queue = queue.clone().acting_as(id.as_str());
-        let runner = TaskRunner::new(id, queue.client().host().clone());
-        Ok(Self::of(Layout::Objects(queue), runner))
     }
 
     /// Creates a worker with this id on another layout. Options about shards and inboxes, which only a bucket has, must
     /// not be set; the source documents which of the other options it uses.
     pub fn from_source(source: Arc<dyn OpenSource>, host: Arc<dyn Host>, id: &str) -> Result<Self> {
-        let runner = TaskRunner::new(Name::checked("worker id", id)?, host);
-        Ok(Self::of(Layout::Other(source), runner))
+        Self::of(Layout::Other(source), host, id)
     }
 
-    fn of(layout: Layout, runner: TaskRunner) -> Self {
-        Self { layout, runner, status: Arc::default() }
+    fn of(layout: Layout, host: Arc<dyn Host>, id: &str) -> Result<Self> {
+        let runner = TaskRunner::new(Name::checked("worker id", id)?, host);
+        Ok(Self { layout, runner, status: Arc::default() })
     }
 
     /// Sets the options; the shards stay unless the options name some.
@@ -262,7 +257,8 @@ impl Worker {
         if duties.is_empty() {
             return Err(Error::invalid("maintenance duties require a bucket"));
         }
-        let duties = Box::pin(duty::run(duties, source.status(), self.runner.host.clone(), slots.clone()));
+        let duties =
+            Box::pin(engine::run_duties(duties, source.status(), self.runner.host.clone(), slots.clone()));
         let done = match select(duties, Box::pin(shutdown.reached(Stage::Drain))).await {
             Either::Left((done, _)) => done,
             Either::Right(((), duties)) => {
@@ -271,6 +267,6 @@ impl Worker {
             }
         };
         source.close().await?;
-        done.map(|()| self.runner.counts())
+        done.map(|()| self.runner.counts.read())
     }
 }

@@ -1,9 +1,9 @@
 //! `leasehold leases break`: breaks a lease with a conditional write. Nothing is deleted: the next holder's epoch is higher.
 
 use clap::Args;
-use leasehold_core::{Error, Kind, Lease, Result, ShardLen, ShardRange, WorkerId, keys};
+use leasehold_core::{Error, Lease, Result, ShardLen, ShardRange, WorkerId, keys};
 use leasehold_queue::lease::{shards_subject, worker_subject};
-use leasehold_queue::{ObjectQueue, break_corrupt_lease, break_lease};
+use leasehold_queue::{ObjectQueue, break_lease};
 use serde_json::{Map, Value, json};
 use std::fmt;
 
@@ -91,13 +91,18 @@ pub(crate) async fn run_break(
     printer: &Printer,
 ) -> anyhow::Result<()> {
     let subject = Subject::parse(&args.lease, queue.shard_len())?;
-    let was = match break_lease(queue.client(), &subject.key).await {
-        Err(error) if error.kind() == Kind::Corrupt => return break_corrupt(queue, &subject, printer).await,
-        was => was?,
-    };
-    let Some(was) = was else {
+    let Some(found) = break_lease(queue.client(), &subject.key, &subject.fields).await? else {
         let place = queue.client().describe();
         return Err(Error::invalid(format!("no lease for {subject} in {place}")).into());
+    };
+    // The holder of a corrupt lease is unknown.
+    let Some(was) = found.lease else {
+        if printer.is_json() {
+            line(json!({"key": subject.key, "broken": true, "was": null}));
+        } else {
+            line(format_args!("lease on {subject} broken: it was corrupt"));
+        }
+        return Ok(());
     };
     if printer.is_json() {
         let until = Some(was.expires_at).filter(|_| !was.is_released());
@@ -106,21 +111,6 @@ pub(crate) async fn run_break(
         }}));
     } else {
         line(describe_break(&subject, &was, queue)?);
-    }
-    Ok(())
-}
-
-/// Breaks a corrupt lease, whose holder is unknown.
-async fn break_corrupt(queue: &ObjectQueue, subject: &Subject, printer: &Printer) -> anyhow::Result<()> {
-    if !break_corrupt_lease(queue.client(), &subject.key, &subject.fields).await? {
-        return Err(
-            Error::new(Kind::Lost, format!("lease on {subject} was replaced meanwhile; try again")).into()
-        );
-    }
-    if printer.is_json() {
-        line(json!({"key": subject.key, "broken": true, "was": null}));
-    } else {
-        line(format_args!("lease on {subject} broken: it was corrupt"));
     }
     Ok(())
 }

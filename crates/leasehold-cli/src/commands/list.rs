@@ -163,9 +163,8 @@ async fn sorted(
     note: &impl Fn(&str),
     count: impl Fn(),
 ) -> Result<TopTasks> {
-    let (listed, objects) = (most_recently_written(queue, note).await?, queue.objects()?);
-    let reads =
-        stream::iter(listed).map(|one| async move { (one.modified, objects.read_listed(&one).await) });
+    let listed = most_recently_written(queue, note).await?;
+    let reads = stream::iter(listed).map(|one| async move { (one.modified, queue.read_listed(&one).await) });
     let mut reads = std::pin::pin!(reads.buffered(READS_AT_ONCE));
     let mut top = TopTasks { sort, limit, tasks: BTreeMap::new(), are_more: false };
     while let Some((modified, read)) = reads.next().await {
@@ -186,7 +185,7 @@ async fn sorted(
 /// Lists the most recently written tasks, newest first.
 async fn most_recently_written(queue: &Queue, note: &impl Fn(&str)) -> Result<Vec<ListedTask>> {
     let (mut listed, mut left_out) = (Vec::new(), 0);
-    let mut all = std::pin::pin!(queue.objects()?.listed());
+    let mut all = queue.listed();
     let newest_first = |one: &ListedTask| Reverse(one.modified);
     while let Some(one) = all.try_next().await? {
         listed.push(one);

@@ -356,6 +356,6 @@ pub(crate) fn get(spool: &Spool, id: &TaskRef, printer: &Printer) -> anyhow::Res
         let message = format!("no task {id} in {}; the bucket may have it", spool.root().display());
         Error::invalid(message).with_reason(Reason::Missing)
     })?;
-    super::get::print(&found.task, printer);
+    super::get::print(&found, printer);
     Ok(())
 }

@@ -99,8 +99,7 @@ impl Census {
 
 pub(crate) async fn stats(queue: &Queue, args: &StatsArgs, printer: &Printer) -> anyhow::Result<()> {
     let spinner = printer.spinner("counting tasks");
-    let objects = queue.objects()?;
-    let mut listed = std::pin::pin!(objects.listed());
+    let mut listed = queue.listed();
     let first: Vec<ListedTask> = listed.as_mut().take(READ_MAX + 1).try_collect().await?;
     if first.len() > READ_MAX && !args.all {
         let stats = queue.stats().await?;
@@ -121,9 +120,9 @@ pub(crate) async fn stats(queue: &Queue, args: &StatsArgs, printer: &Printer) ->
         return Ok(());
     }
     let reads = stream::iter(first).map(Ok).chain(listed);
-    let reads = reads.map(|one| async move { objects.read_listed(&one?).await });
+    let reads = reads.map(|one| async move { queue.read_listed(&one?).await });
     let mut reads = std::pin::pin!(reads.buffered(READS_AT_ONCE));
-    let (mut census, shard_len) = (Census::default(), objects.shard_len());
+    let (mut census, shard_len) = (Census::default(), queue.objects()?.shard_len());
     while let Some(read) = reads.next().await {
         spinner.inc(1);
         match read {

@@ -103,7 +103,7 @@ impl<'a> TailState<'a> {
         let mut tail = Self { queue, from: start, newest: start, seen: HashMap::new() };
         let mut list = Some(List::all(TASKS));
         while let Some(request) = list {
-            let page = queue.objects()?.client().list(Purpose::Admin, &request).await?;
+            let page = queue.client()?.list(Purpose::Admin, &request).await?;
             tail.note_newest(&page.entries);
             list = page.next.map(|cursor| request.at(cursor));
         }
@@ -121,7 +121,7 @@ impl<'a> TailState<'a> {
         let next_from = self.newest.minus(OVERLAP);
         let mut list = Some(List::all(TASKS));
         while let Some(request) = list {
-            let page = self.queue.objects()?.client().list(Purpose::Admin, &request).await?;
+            let page = self.queue.client()?.list(Purpose::Admin, &request).await?;
             self.note_newest(&page.entries);
             let written: Vec<_> = page.entries.iter().filter_map(|entry| self.maybe_written(entry)).collect();
             let queue = self.queue;

@@ -1,8 +1,9 @@
 //! Tasks from the command line: output and refusals. A refused command writes nothing.
 
 use leasehold_core::{Index, StoreTime, WorkerId};
+use leasehold_queue::ObjectQueue;
 use leasehold_queue::discover::KeyRange;
-use leasehold_queue::{ClaimOutcome, ObjectQueue};
+use leasehold_queue::source::TaskTypes;
 use leasehold_store::{Client, OpenOptions, Purpose};
 use serde_json::Value;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -158,9 +159,7 @@ async fn progress_of_a_running_task_is_shown() {
     let ready = vec![KeyRange::whole(Index::Ready)];
     let found = queue.discover(Purpose::Discover, ready).await.unwrap().due.remove(0);
     let (worker, lease) = (WorkerId::checked("worker id", "w1").unwrap(), Duration::from_mins(1));
-    let ClaimOutcome::Claimed(claimed) = queue.claim(&found, &worker, lease, &|_| true).await.unwrap() else {
-        panic!("not claimed")
-    };
+    let claimed = queue.claim(&found, &worker, lease, &TaskTypes::all(), false).await.unwrap().unwrap();
     let progress = serde_json::json!({"percent": 50, "step": "upload"});
     queue.renew(&claimed, lease, Some(progress)).await.unwrap();
     let printed = fixture.run(&["get", &id]);

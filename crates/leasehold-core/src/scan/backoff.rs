@@ -41,8 +41,9 @@ pub struct EntryBackoff {
 }
 
 impl EntryBackoff {
-    /// Sets the time and action for an entry.
-    pub fn set(&mut self, hit: IndexHit, until: StoreTime, action: BackoffAction) {
+    /// Sets the time and action for an entry; none removes it.
+    pub fn set(&mut self, hit: IndexHit, next: Option<(StoreTime, BackoffAction)>) {
+        let Some((until, action)) = next else { return self.remove(&hit.entry) };
         if self.entries.len() >= ENTRIES_MAX {
             self.entries.clear();
         }
@@ -64,7 +65,7 @@ impl EntryBackoff {
     }
 
     /// Removes an entry.
-    pub fn remove(&mut self, entry: &Entry) {
+    pub(super) fn remove(&mut self, entry: &Entry) {
         self.entries.remove(entry);
     }
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use super::backoff::{BackoffAction, CORRUPT_PAUSE, EntryBackoff};
-use crate::{Entry, IndexLocation, Now, StoreTime, TaskId};
+use crate::{Entry, Error, IndexLocation, Now, StoreTime, TaskId};
 
 /// Pause before a task type without a handler is checked again: the worker that can run it may be gone.
 const FOREIGN_PAUSE: Duration = Duration::from_mins(5);
@@ -29,13 +29,13 @@ impl IndexHit {
 }
 
 /// Reason why the task of an entry was not claimed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Unclaimed {
     /// It is not due before this time.
     NotDue(StoreTime),
     /// The worker has no handler for it.
     Foreign,
-    /// Another worker holds it until this time, unless it renews its claim.
+    /// Another worker holds it until this time, unless it renews its claim; this worker could run it.
     Held(StoreTime),
     /// The entry is ahead of its task: the task does not exist yet, or has an older revision.
     Ahead,
@@ -43,8 +43,8 @@ pub enum Unclaimed {
     Stale,
     /// The task has expired.
     Expired,
-    /// The record is corrupt.
-    Corrupt,
+    /// The record is corrupt and is left for an operator.
+    Corrupt(Error),
 }
 
 /// Periods during which an entry that does not match its task is left alone.
@@ -200,7 +200,7 @@ impl FoundEntries {
 
     /// Records that the task of an entry was not claimed, and when the entry is checked again. Returns true if a ready
     /// entry no longer waits.
-    pub fn not_claimed(&mut self, hit: IndexHit, why: Unclaimed, now: Now, graces: Graces) -> bool {
+    pub fn not_claimed(&mut self, hit: IndexHit, why: &Unclaimed, now: Now, graces: Graces) -> bool {
         let id = hit.entry.id;
         self.waiting.extend(self.behind.extract_if(.., |behind| behind.entry.id == id));
         self.ended.insert(hit.entry.clone());
@@ -209,7 +209,7 @@ impl FoundEntries {
         is_taken
     }
 
-    fn pause(&mut self, hit: IndexHit, why: Unclaimed, now: Now, graces: Graces) {
+    fn pause(&mut self, hit: IndexHit, why: &Unclaimed, now: Now, graces: Graces) {
         let soon = now.latest_known();
         let (until, action) = match why {
             // It was moved to the shared index.
@@ -217,7 +217,7 @@ impl FoundEntries {
             Unclaimed::Foreign => (soon.plus(FOREIGN_PAUSE), BackoffAction::Claim),
             // A scheduled task starts when even the earliest value of *now* has reached its time.
             Unclaimed::NotDue(at) => (soon.plus(at.since(now.earliest)), BackoffAction::Claim),
-            Unclaimed::Held(at) => (at.min(soon.plus(graces.stale)), BackoffAction::Recover),
+            Unclaimed::Held(at) => ((*at).min(soon.plus(graces.stale)), BackoffAction::Recover),
             // If the next scan still finds it, it is swept.
             Unclaimed::Stale | Unclaimed::Expired => (soon, BackoffAction::Sweep),
             // Its producer has given up, or has crashed.
@@ -229,9 +229,9 @@ impl FoundEntries {
                 let age = soon.since(hit.written_at);
                 (soon.plus((age / 4).clamp(AHEAD_PAUSE, AHEAD_PAUSE_MAX)), BackoffAction::Await)
             }
-            Unclaimed::Corrupt => (soon.plus(CORRUPT_PAUSE), BackoffAction::Sweep),
+            Unclaimed::Corrupt(_) => (soon.plus(CORRUPT_PAUSE), BackoffAction::Sweep),
         };
-        self.backoff.set(hit, until, action);
+        self.backoff.set(hit, Some((until, action)));
     }
 
     /// Records the tasks that have ended, by those that still run. Returns true if some have.

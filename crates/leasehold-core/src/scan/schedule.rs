@@ -84,15 +84,8 @@ pub enum Action {
     Rest(Duration),
     /// Read the bell of this place.
     ReadBell(ScanTarget),
-    /// Scan the inbox.
-    ScanInbox {
-        /// True if it was not scanned before, or not since its worker was woken.
-        is_first: bool,
-    },
-    /// Scan shards.
-    ScanShards(ShardScan),
-    /// Scan the overflow.
-    ScanOverflow,
+    /// Scan a part of the index.
+    Scan(IndexScan),
     /// End the poll, and report whether it has [found](ScanSchedule::found) something or [nothing](ScanSchedule::found_nothing).
     Conclude {
         /// True if the poll began when no task ran. Otherwise it may have missed what such a task has released.
@@ -100,25 +93,30 @@ pub enum Action {
     },
 }
 
-/// A scan of shards.
+/// A scan of a part of the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ShardScan {
-    /// Shards to scan.
-    pub scope: ShardScope,
+pub struct IndexScan {
+    /// Part of the index.
+    pub scope: ScanScope,
     /// True to begin at a random shard: the last scan has not reached the end, and no shard is to wait for those before
     /// it.
     pub is_random_start: bool,
-    /// True if there was a reason other than the interval: tasks may have become pending.
+    /// True if there was a reason other than the interval to scan the shards: tasks may have become pending.
     pub has_reason: bool,
-    /// True if this is the periodic scan.
+    /// True if this is the periodic scan of the shards.
     pub is_sweep: bool,
 }
 
-/// Shards to scan.
+/// Part of the index to scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ShardScope {
+pub enum ScanScope {
+    /// The inbox of the worker.
+    Inbox {
+        /// True if it was not scanned before, or not since its worker was woken.
+        is_first: bool,
+    },
     /// All shards, those of other workers as well.
-    All,
+    AllShards,
     /// The shards of the worker, with one list of the whole index: nearly always all entries fit in one page.
     OwnInOneList,
     /// The shards of the worker.
@@ -126,6 +124,20 @@ pub enum ShardScope {
         /// True if the bell has rung: then few shards have entries.
         has_rung: bool,
     },
+    /// The overflow.
+    Overflow,
+}
+
+impl ScanScope {
+    /// Place that it belongs to.
+    #[must_use]
+    pub fn target(self) -> ScanTarget {
+        match self {
+            Self::Inbox { .. } => ScanTarget::Inbox,
+            Self::AllShards | Self::OwnInOneList | Self::Own { .. } => ScanTarget::Shards,
+            Self::Overflow => ScanTarget::Overflow,
+        }
+    }
 }
 
 /// State of one place.
@@ -256,13 +268,15 @@ impl ScanSchedule {
                 ScanTarget::Shards => entering(ScanTarget::Overflow),
                 ScanTarget::Overflow => Phase::Done,
             };
-            let action = match place {
-                ScanTarget::Inbox => self.inbox_action(at, served),
-                ScanTarget::Shards => self.shards_action(at, served),
-                ScanTarget::Overflow => self.overflow_action(at, served),
+            let scan = match place {
+                ScanTarget::Inbox => self.side_scan(place, served.inbox, self.options.sweep_every, at),
+                ScanTarget::Shards => self.shard_scan(at, served),
+                ScanTarget::Overflow => {
+                    self.side_scan(place, served.overflow, self.options.overflow_every, at)
+                }
             };
-            if let Some(action) = action {
-                return action;
+            if let Some(scan) = scan {
+                return Action::Scan(scan);
             }
         }
     }
@@ -277,27 +291,28 @@ impl ScanSchedule {
         }
     }
 
-    fn inbox_action(&mut self, at: &Moment, served: &Served) -> Option<Action> {
-        if !served.inbox {
+    /// Scan of the inbox or the overflow, if it is due.
+    fn side_scan(
+        &mut self,
+        side: ScanTarget,
+        is_served: bool,
+        every: Duration,
+        at: &Moment,
+    ) -> Option<IndexScan> {
+        let state = self.state(side);
+        if !is_served {
             // Rings are not read meanwhile.
-            self.inbox.scan_soon();
+            state.scan_soon();
             return None;
         }
-        let is_due = self.inbox.may_have_more(at) || self.inbox.is_older_than(self.options.sweep_every, at);
-        is_due.then_some(Action::ScanInbox { is_first: self.inbox.scanned_at.is_none() })
+        let is_first = state.scanned_at.is_none();
+        let scope =
+            if side == ScanTarget::Inbox { ScanScope::Inbox { is_first } } else { ScanScope::Overflow };
+        let scan = IndexScan { scope, is_random_start: false, has_reason: false, is_sweep: false };
+        (state.may_have_more(at) || state.is_older_than(every, at)).then_some(scan)
     }
 
-    fn overflow_action(&mut self, at: &Moment, served: &Served) -> Option<Action> {
-        if !served.overflow {
-            self.overflow.scan_soon();
-            return None;
-        }
-        let every = self.options.overflow_every;
-        let is_due = self.overflow.may_have_more(at) || self.overflow.is_older_than(every, at);
-        is_due.then_some(Action::ScanOverflow)
-    }
-
-    fn shards_action(&mut self, at: &Moment, served: &Served) -> Option<Action> {
+    fn shard_scan(&mut self, at: &Moment, served: &Served) -> Option<IndexScan> {
         let is_sweep = self.is_sweep(at, served);
         if served.shards.is_empty() && !is_sweep {
             // Rings are not read meanwhile: the shards are scanned when some are served again.
@@ -312,13 +327,13 @@ impl ScanSchedule {
         }
         let covers_all = is_sweep && self.options.is_leasing;
         let (scope, is_random_start) = if covers_all {
-            (ShardScope::All, self.last_sweep.is_some_and(|(_, is_partial)| is_partial))
+            (ScanScope::AllShards, self.last_sweep.is_some_and(|(_, is_partial)| is_partial))
         } else if !self.is_crowded && served.shards.len() > 1 {
-            (ShardScope::OwnInOneList, false)
+            (ScanScope::OwnInOneList, false)
         } else {
-            (ShardScope::Own { has_rung: self.shards.has_rung }, self.shards.is_partial)
+            (ScanScope::Own { has_rung: self.shards.has_rung }, self.shards.is_partial)
         };
-        Some(Action::ScanShards(ShardScan { scope, is_random_start, has_reason, is_sweep }))
+        Some(IndexScan { scope, is_random_start, has_reason, is_sweep })
     }
 
     /// True if the next scan of the shards is the periodic one.
@@ -337,40 +352,24 @@ impl ScanSchedule {
         served.shards != self.scanned_shards
     }
 
-    /// Records what was read from a bell: whether it has rung, when the second scan is due, and whether it was rung for
-    /// the overflow.
-    pub fn bell_read(
-        &mut self,
-        place: ScanTarget,
-        has_rung: bool,
-        second_scan_at: Option<StoreTime>,
-        is_for_overflow: bool,
-    ) {
+    /// Records that the bell of a place has rung, when the second scan is due, and if it was rung for the overflow.
+    pub fn rung(&mut self, place: ScanTarget, second_scan_at: Option<StoreTime>, is_for_overflow: bool) {
         let state = self.state(place);
-        state.has_rung |= has_rung;
-        state.second_scan_at = second_scan_at;
+        (state.has_rung, state.second_scan_at) = (true, second_scan_at);
         if is_for_overflow {
             self.overflow.scan_soon();
         }
     }
 
-    /// Records the start of a scan of the inbox or the overflow.
-    pub fn started(&mut self, place: ScanTarget, at: &Moment, second_scan_at: Option<StoreTime>) {
-        *self.state(place) =
-            PlaceState { scanned_at: Some(at.local), second_scan_at, ..PlaceState::default() };
-    }
-
-    /// Records the start of a scan of shards.
-    pub fn shards_started(
-        &mut self,
-        scan: &ShardScan,
-        at: &Moment,
-        served: &Served,
-        second_scan_at: Option<StoreTime>,
-    ) {
-        self.started(ScanTarget::Shards, at, second_scan_at);
-        self.covers_all = scan.scope == ShardScope::All;
-        self.scanned_shards.clone_from(&served.shards);
+    /// Records the start of a scan. If the time of the second scan after a ring has come, this is the one.
+    pub fn started(&mut self, scan: &IndexScan, at: &Moment, served: &Served) {
+        let state = self.state(scan.scope.target());
+        let second_scan_at = state.second_scan_at.filter(|second| !at.now.has_reached(*second));
+        *state = PlaceState { scanned_at: Some(at.local), second_scan_at, ..PlaceState::default() };
+        if scan.scope.target() == ScanTarget::Shards {
+            self.covers_all = scan.scope == ScanScope::AllShards;
+            self.scanned_shards.clone_from(&served.shards);
+        }
     }
 
     /// Records the first future minute that a page of a scan has shown.
@@ -379,14 +378,10 @@ impl ScanSchedule {
         state.next = [state.next, next].into_iter().flatten().min();
     }
 
-    /// Records the end of a scan of the inbox or the overflow. It is partial if it has not reached the end.
-    pub fn ended(&mut self, place: ScanTarget, is_partial: bool) {
-        self.state(place).is_partial = is_partial;
-    }
-
-    /// Records the end of a scan of shards, and if the ready index is too large for one page.
-    pub fn shards_ended(&mut self, scan: &ShardScan, is_partial: bool, is_crowded: bool) {
-        self.ended(ScanTarget::Shards, is_partial);
+    /// Records the end of a scan: if it is partial, because it has not reached the end, and if the ready index is too
+    /// large for one page.
+    pub fn ended(&mut self, scan: &IndexScan, is_partial: bool, is_crowded: bool) {
+        self.state(scan.scope.target()).is_partial = is_partial;
         self.is_crowded = is_crowded;
         if scan.is_sweep {
             self.last_sweep = self.shards.scanned_at.map(|at| (at, is_partial));
@@ -402,11 +397,11 @@ impl ScanSchedule {
     /// Records that an action has failed: the poll begins again. A scan that the bell has asked for is still to be made.
     pub fn failed(&mut self, action: Action) {
         self.phase = Phase::Rest;
-        match action {
-            Action::ScanInbox { .. } => self.inbox.scan_soon(),
-            Action::ScanShards(_) => self.shards.scanned_at = None,
-            Action::ScanOverflow => self.overflow.scan_soon(),
-            Action::Rest(_) | Action::ReadBell(_) | Action::Conclude { .. } => {}
+        if let Action::Scan(scan) = action {
+            match scan.scope.target() {
+                ScanTarget::Shards => self.shards.scanned_at = None,
+                side => self.state(side).scan_soon(),
+            }
         }
     }
 
@@ -535,8 +530,6 @@ mod tests {
         schedule: ScanSchedule,
         served: Served,
         local: Duration,
-        /// Time of the second scan after the last ring.
-        second_scan_at: Option<StoreTime>,
         /// Due time of a task in the shards.
         scheduled: Option<StoreTime>,
         table: String,
@@ -562,7 +555,6 @@ mod tests {
                 schedule: ScanSchedule::new(options),
                 served,
                 local: SECOND * 1_000,
-                second_scan_at: None,
                 scheduled: None,
                 table,
             }
@@ -591,9 +583,7 @@ mod tests {
                     }
                     Action::Conclude { .. } => break,
                     Action::ReadBell(place) => place,
-                    Action::ScanInbox { .. } => ScanTarget::Inbox,
-                    Action::ScanShards(_) => ScanTarget::Shards,
-                    Action::ScanOverflow => ScanTarget::Overflow,
+                    Action::Scan(scan) => scan.scope.target(),
                 };
                 done.push(described(action));
                 let is_bell = matches!(action, Action::ReadBell(_));
@@ -604,29 +594,20 @@ mod tests {
                     self.local += SECOND;
                     return;
                 }
-                let next = self.scheduled.filter(|due| !at.now.is_due(*due));
-                let is_partial = answers.partial == Some(place);
-                if !is_bell {
-                    self.second_scan_at = self.second_scan_at.filter(|second| !at.now.has_reached(*second));
-                }
+                let (now, schedule) = (at.now, &mut self.schedule);
                 match action {
-                    Action::ReadBell(place) => {
-                        let has_rung = answers.rung == Some(place);
-                        let second = has_rung.then(|| at.now.earliest.plus(SECOND));
-                        self.second_scan_at = second.or(self.second_scan_at);
-                        let is_for_overflow = answers.overflow;
-                        self.schedule.bell_read(place, has_rung, self.second_scan_at, is_for_overflow);
+                    Action::Scan(scan) => {
+                        schedule.started(&scan, &at, &served);
+                        let is_shown = |due: &StoreTime| place == ScanTarget::Shards && !now.is_due(*due);
+                        schedule.page_read(place, self.scheduled.filter(is_shown));
+                        let is_crowded =
+                            if place == ScanTarget::Shards { answers.crowded } else { schedule.is_crowded() };
+                        schedule.ended(&scan, answers.partial == Some(place), is_crowded);
                     }
-                    Action::ScanShards(scan) => {
-                        self.schedule.shards_started(&scan, &at, &served, self.second_scan_at);
-                        self.schedule.page_read(place, next);
-                        self.schedule.shards_ended(&scan, is_partial, answers.crowded);
+                    _ if answers.rung == Some(place) => {
+                        schedule.rung(place, Some(now.earliest.plus(SECOND)), answers.overflow);
                     }
-                    _ => {
-                        let second_scan_at = self.second_scan_at.filter(|_| place == ScanTarget::Inbox);
-                        self.schedule.started(place, &at, second_scan_at);
-                        self.schedule.ended(place, is_partial);
-                    }
+                    _ => {}
                 }
             }
             if answers.found.is_some() {
@@ -661,20 +642,29 @@ mod tests {
     fn described(action: Action) -> String {
         match action {
             Action::ReadBell(place) => format!("bell of {place:?}").to_lowercase(),
-            Action::ScanInbox { is_first } => format!("scan inbox{}", if is_first { " (first)" } else { "" }),
-            Action::ScanOverflow => "scan overflow".to_owned(),
-            Action::ScanShards(ShardScan { scope, is_random_start, has_reason, is_sweep }) => {
+            Action::Scan(IndexScan { scope, is_random_start, has_reason, is_sweep }) => {
+                let is_first = scope == ScanScope::Inbox { is_first: true };
                 let scope = match scope {
-                    ShardScope::All => "all shards",
-                    ShardScope::OwnInOneList => "own shards in one list",
-                    ShardScope::Own { has_rung: false } => "own shards",
-                    ShardScope::Own { has_rung: true } => "own shards (rung)",
+                    ScanScope::Inbox { .. } => "inbox",
+                    ScanScope::Overflow => return "scan overflow".to_owned(),
+                    ScanScope::AllShards => "all shards",
+                    ScanScope::OwnInOneList => "own shards in one list",
+                    ScanScope::Own { has_rung: false } => "own shards",
+                    ScanScope::Own { has_rung: true } => "own shards (rung)",
                 };
-                let flags =
-                    [(is_random_start, "random start"), (has_reason, "reason"), (is_sweep, "periodic")];
+                let flags = [
+                    (is_first, "first"),
+                    (is_random_start, "random start"),
+                    (has_reason, "reason"),
+                    (is_sweep, "periodic"),
+                ];
                 let flags: Vec<_> =
                     flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, name)| name).collect();
-                format!("scan {scope} ({})", flags.join(", "))
+                if flags.is_empty() {
+                    format!("scan {scope}")
+                } else {
+                    format!("scan {scope} ({})", flags.join(", "))
+                }
             }
             Action::Rest(_) | Action::Conclude { .. } => unreachable!("no request"),
         }

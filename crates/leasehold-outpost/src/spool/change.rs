@@ -4,15 +4,13 @@
 //! are replaced by the same files, and an operation in the outbox is found there by its name. If the supervisor has sent it
 //! meanwhile, it is sent twice, and the bucket recognizes it by that name.
 
-use leasehold_core::outpost::{DiskLease, Op, SpoolFile};
-use leasehold_core::{Error, Kind, LeaseId, Result};
+use leasehold_core::outpost::{DiskLease, Op, OpKind, SpoolFile};
+use leasehold_core::{Error, Kind, Result};
 use leasehold_store::mutant::breaks;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::path::PathBuf;
 
 use super::folder::TaskFolder;
-use super::record::NotedRecord;
 use crate::disk::{self, Durable};
 
 /// A change of a task.
@@ -66,17 +64,11 @@ pub(super) enum ChangeOutcome {
     Superseded,
 }
 
-const CHANGE: &str = "change.json";
+pub(super) const CHANGE: &str = "change.json";
 
 impl SpoolChange {
     pub(super) fn json(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("a record has no keys that are not text")
-    }
-
-    /// Files of a new task directory.
-    pub(super) fn new_task_files(noted: &NotedRecord, op: Option<Op>) -> [(&'static str, Vec<u8>); 2] {
-        let change = SpoolChange { op, then: FileChange::Begin };
-        [("task.json", noted.value().to_string().into_bytes()), (CHANGE, change.json())]
     }
 }
 
@@ -107,7 +99,11 @@ impl TaskFolder<'_> {
             FileChange::Begin => self.begin(op.as_ref(), is_again)?,
             FileChange::Stay { record, lease } => self.stay(op.as_ref(), record, &lease, is_again)?,
             FileChange::End { record } => {
-                self.end(op.as_ref(), &record, is_again)?;
+                let is_completed = record["status"] == "completed";
+                let file = if is_completed { SpoolFile::Completed } else { SpoolFile::Failed };
+                let to = self.spool.path(&file(self.id));
+                self.spool.disk.replace(&to, record.to_string().as_bytes(), Durable::Yes)?;
+                self.append_op(op.as_ref(), is_again)?;
                 ChangeOutcome::Removed
             }
         };
@@ -127,10 +123,13 @@ impl TaskFolder<'_> {
             [SpoolFile::Completed(self.id), SpoolFile::Failed(self.id)].map(|file| self.spool.path(&file));
         let has_ended = ended.iter().any(|path| path.exists());
         let yields = match op.map(|op| &op.kind) {
-            Some(leasehold_core::outpost::OpKind::Submit { .. }) => has_ended,
+            Some(OpKind::Submit { .. }) => has_ended,
             Some(_) => false,
             // Mirrored from the bucket, which may not have the operations of this node yet.
-            None => self.spool.has_other_ops(&self.id, self.checkout()?.as_ref())?,
+            None => {
+                let checkout = self.spool.local_task(&self.id)?.and_then(|local| local.checkout);
+                self.spool.has_other_ops(&self.id, checkout.as_ref().map(|checkout| &checkout.lease_id))?
+            }
         };
         if yields {
             return Ok(ChangeOutcome::Removed);
@@ -153,7 +152,7 @@ impl TaskFolder<'_> {
         let durable = self.spool.lease_durability();
         if let LeaseChange::Take(lease) = lease {
             let is_ours = self.spool.disk.create(&path, &json(lease), durable)?
-                || self.holder()? == Some(lease.lease_id.clone());
+                || self.spool.lease_of(&self.id)?.is_some_and(|held| held.lease_id == lease.lease_id);
             if !is_ours {
                 return Ok(ChangeOutcome::Superseded);
             }
@@ -172,37 +171,12 @@ impl TaskFolder<'_> {
         Ok(ChangeOutcome::Present)
     }
 
-    fn end(&self, op: Option<&Op>, record: &Value, is_again: bool) -> Result<()> {
-        let to = self.final_path(record);
-        self.spool.disk.replace(&to, record.to_string().as_bytes(), Durable::Yes)?;
-        self.append_op(op, is_again)
-    }
-
-    fn final_path(&self, record: &Value) -> PathBuf {
-        let is_completed = record["status"] == "completed";
-        let file = if is_completed { SpoolFile::Completed(self.id) } else { SpoolFile::Failed(self.id) };
-        self.spool.path(&file)
-    }
-
     /// Appends an operation to the outbox, unless an earlier execution of the change has appended it.
     fn append_op(&self, op: Option<&Op>, is_again: bool) -> Result<()> {
         match op {
             Some(op) if !is_again || !self.spool.has_op(op)? => self.spool.append(op).map(|_| ()),
             _ => Ok(()),
         }
-    }
-
-    /// Claim in the bucket that was made for this node.
-    fn checkout(&self) -> Result<Option<LeaseId>> {
-        let body = disk::read(&self.spool.path(&SpoolFile::Task(self.id)))?.unwrap_or_default();
-        let noted = NotedRecord::read(&self.id, &body).ok();
-        Ok(noted.and_then(|noted| noted.note.checkout).map(|checkout| checkout.lease_id))
-    }
-
-    fn holder(&self) -> Result<Option<LeaseId>> {
-        let body = disk::read(&self.spool.path(&SpoolFile::Lease(self.id)))?;
-        let lease = body.and_then(|body| serde_json::from_slice::<DiskLease>(&body).ok());
-        Ok(lease.map(|lease| lease.lease_id))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Claims a task that is free, or whose lease has expired.
+//! Claims a task that is free, or whose lease has expired; ends the claim: complete, fail, release, stop.
 //!
 //! A claim writes the whole lease to a temporary file and links it to its place: of any number of processes one succeeds. A
 //! stale lease is replaced under the lock on the task's directory after it was read again, never removed and then created,
@@ -6,17 +6,17 @@
 
 use leasehold_core::limits::DISK_LEASE;
 use leasehold_core::outpost::{Consistency, DiskLease, NodeNow, OpKind, SpoolFile};
+use leasehold_core::settlement::Settlement;
 use leasehold_core::task::Claim;
 use leasehold_core::{Event, HexName, LeaseId, Result, State, Task, TaskId, WorkerId, step};
 use leasehold_store::mutant::breaks;
 use std::time::Duration;
 
-use super::change::{ChangeOutcome, FileChange, LeaseChange, SpoolChange, json};
+use super::change::{ChangeOutcome, FileChange, LeaseChange, SpoolChange, internal, json};
 use super::folder::{LeaseFile, TaskFolder};
 use super::outbox::op;
 use super::record::NotedRecord;
 use super::{HeldTask, LeaseStatus, Spool, lost, refused};
-use crate::disk::Durable;
 
 impl Spool {
     /// Claims a task that is due and free, or whose lease is stale. `None` if another worker holds it, or if it cannot be
@@ -31,9 +31,8 @@ impl Spool {
         let before = match folder.lease(&now)? {
             LeaseFile::Free => None,
             LeaseFile::Lease(lease) if lease.is_stale(&now) || breaks("live-lease-taken") => Some(lease),
-            LeaseFile::Lease(_) => return Ok(None),
             LeaseFile::Corrupt { is_old: true } => Some(self.assumed_lease(&noted, worker)),
-            LeaseFile::Corrupt { is_old: false } => return folder.record_corrupt_lease(&now).map(|()| None),
+            LeaseFile::Lease(_) | LeaseFile::Corrupt { .. } => return Ok(None),
         };
         if noted.note.cancelled {
             // The cancellation was sent already; what is left to send is that no worker runs under the claim.
@@ -95,6 +94,29 @@ impl Spool {
             boot_id: String::new(),
         }
     }
+
+    /// Ends the claim on a task: it moves to `completed/` or `failed/`, or is free again.
+    pub fn settle(&self, held: &HeldTask, settlement: Settlement) -> Result<Task> {
+        let id = held.task.id;
+        let Some(folder) = self.lock_task(&id)? else { return self.already_completed(held, &settlement) };
+        let now = self.now();
+        let event = settlement.event(held.lease.lease_id.clone(), now.present());
+        let (noted, lease) = folder.record_and_lease(held, &now)?;
+        let task = running(self, &noted, &lease, &now)?;
+        folder.settle(&task, &noted, event, &now)
+    }
+
+    /// Returns the task if its completion took effect earlier: a completion that failed half-way, as on a full disk, is
+    /// finished by the next process that locks the task.
+    fn already_completed(&self, held: &HeldTask, settlement: &Settlement) -> Result<Task> {
+        let is_it = |task: &Task| match settlement {
+            Settlement::Complete { output, .. } => {
+                task.lease_id.as_ref() == Some(&held.lease.lease_id) && task.output() == Some(output)
+            }
+            _ => false,
+        };
+        self.get(&held.task.id)?.filter(is_it).ok_or_else(|| lost(&held.task.id))
+    }
 }
 
 impl TaskFolder<'_> {
@@ -147,10 +169,7 @@ impl TaskFolder<'_> {
         };
         let change = SpoolChange { op, then: FileChange::Stay { record: None, lease: next } };
         self.record_change(&change, spool.lease_durability())?;
-        match self.execute(change, false)? {
-            ChangeOutcome::Present => Ok(Some(HeldTask { task, lease })),
-            ChangeOutcome::Removed | ChangeOutcome::Superseded => Ok(None),
-        }
+        Ok((self.execute(change, false)? == ChangeOutcome::Present).then_some(HeldTask { task, lease }))
     }
 
     /// Expires a task that was not started in time.
@@ -161,15 +180,15 @@ impl TaskFolder<'_> {
         let expired = step(&task, &Event::Expire, &self.spool.step_context(now))
             .map_err(|why| refused(&self.id, &why))?;
         let task = Task { expires_at: noted.task.expires_at, ..expired.task };
-        let record = NotedRecord { task, note: noted.note.stamped(now) }.value();
-        self.apply(SpoolChange { op: None, then: FileChange::End { record } }, Durable::Yes)
+        self.end_with(&NotedRecord { task, note: noted.note.stamped(now) }, None)
     }
 
     /// Fails a task whose last attempt was lost.
     fn time_out(&self, noted: &NotedRecord, stale: &DiskLease, now: &NodeNow) -> Result<()> {
         let error = format!("claim of worker {} expired", stale.worker_id);
         let held = running(self.spool, noted, stale, now)?;
-        self.fail_attempt(&held, noted, &stale.lease_id, &error, true, None, now).map(|_| ())
+        let failed = Event::Fail { lease_id: stale.lease_id.clone(), error, retryable: true, after: None };
+        self.settle(&held, noted, failed, now).map(|_| ())
     }
 
     /// Reads the record and the lease; fails if the lease is no longer this holder's.
@@ -185,6 +204,32 @@ impl TaskFolder<'_> {
         }
         let noted = self.record()?.ok_or_else(|| lost(&self.id))?;
         Ok((noted, lease))
+    }
+
+    /// Records and executes the end of the claim under which a task runs.
+    pub(super) fn settle(
+        &self,
+        task: &Task,
+        noted: &NotedRecord,
+        event: Event,
+        now: &NodeNow,
+    ) -> Result<Task> {
+        let mut context = self.spool.step_context(now);
+        if let State::Running(claim) = &task.state {
+            context.by = claim.by.to_string();
+        }
+        let next = step(task, &event, &context).map_err(|why| refused(&self.id, &why))?.task;
+        let op = op(task, &noted.note, now, end_kind(event)?);
+        // A check-out ends with its claim.
+        let mut note = noted.note.stamped(now);
+        note.checkout = None;
+        let noted = NotedRecord { task: next.clone(), note };
+        if next.status().is_final() {
+            self.end_with(&noted, Some(op))?;
+        } else {
+            self.rewrite(&noted, Some(op), LeaseChange::Drop)?;
+        }
+        Ok(next)
     }
 }
 
@@ -207,4 +252,22 @@ pub(super) fn running(spool: &Spool, noted: &NotedRecord, lease: &DiskLease, now
     task.state =
         State::Running(Claim { by, expires_at: lease.expires_at, renewed_at: None, cancel_requested });
     Ok(task)
+}
+
+/// The operation that records the end of a claim in the bucket.
+pub(super) fn end_kind(event: Event) -> Result<OpKind> {
+    Ok(match event {
+        Event::Complete { lease_id, output, results } => OpKind::Complete { lease_id, output, results },
+        Event::Fail { lease_id, error, retryable, after } => {
+            OpKind::Fail { lease_id, error, retryable, after, max_attempts: None }
+        }
+        Event::Exhaust { lease_id, error, max_attempts } => {
+            let max_attempts = Some(max_attempts);
+            OpKind::Fail { lease_id, error, retryable: false, after: None, max_attempts }
+        }
+        Event::Snooze { lease_id, until } => OpKind::Release { lease_id, until: Some(until) },
+        Event::Release { lease_id } => OpKind::Release { lease_id, until: None },
+        Event::Stop { lease_id } => OpKind::Stop { lease_id },
+        event => return Err(internal(&format!("`{}` does not end a claim", event.name()))),
+    })
 }

@@ -6,7 +6,7 @@ use leasehold_core::outpost::{DiskLease, SpoolFile};
 use leasehold_core::{Error, LeaseId, Result, State, Status, Task, TaskId, TaskIdPrefix};
 use std::collections::BTreeSet;
 
-use super::change::{ChangeOutcome, LeaseChange};
+use super::change::LeaseChange;
 use super::folder::{LeaseFile, TaskFolder};
 use super::record::{Note, NotedRecord, as_pending};
 use super::{Checkout, LocalTask, Spool};
@@ -26,7 +26,7 @@ pub enum Mirrored {
 impl Spool {
     /// Lists every pending or running task of this node, in no order.
     pub fn local_tasks(&self) -> Result<Vec<LocalTask>> {
-        let ids = self.pending_ids()?;
+        let ids = self.ids_in("pending")?;
         let copies = ids.iter().filter_map(|id| self.local_task(id).transpose());
         copies.collect()
     }
@@ -41,27 +41,16 @@ impl Spool {
         if let Some(folder) = self.lock_task(&task.id)? {
             return folder.mirror(noted);
         }
-        let claim = noted.note.checkout.as_ref().map(|checkout| &checkout.lease_id);
-        if self.has_other_ops(&task.id, claim)? {
-            return Ok(Mirrored::Busy);
-        }
-        match self.create_task_folder(&noted, None)? {
-            ChangeOutcome::Present => Ok(Mirrored::Written),
-            ChangeOutcome::Removed | ChangeOutcome::Superseded => Ok(Mirrored::Busy),
-        }
+        Ok(if self.create_task_folder(&noted, None)? { Mirrored::Written } else { Mirrored::Busy })
     }
 
     /// Removes the copy of a task that is no longer free in the bucket, or does not exist there; false if a worker here holds
     /// it, or if it has unsent operations.
     pub fn remove_copy(&self, id: &TaskId) -> Result<bool> {
         let Some(folder) = self.lock_task(id)? else { return Ok(false) };
-        let now = self.now();
-        match folder.lease(&now)? {
-            LeaseFile::Free | LeaseFile::Corrupt { is_old: true } => {}
-            LeaseFile::Lease(_) => return Ok(false),
-            LeaseFile::Corrupt { is_old: false } => return folder.record_corrupt_lease(&now).map(|()| false),
-        }
-        if folder.record()?.is_none() || self.has_ops(id)? {
+        let is_free =
+            matches!(folder.lease(&self.now())?, LeaseFile::Free | LeaseFile::Corrupt { is_old: true });
+        if !is_free || folder.record()?.is_none() || self.has_other_ops(id, None)? {
             return Ok(false);
         }
         self.disk.remove_directory(&folder.path)?;
@@ -74,26 +63,26 @@ impl Spool {
         let cancelled = noted.note.cancelled || remote.is_cancel_requested();
         let note = Note { cancelled, ..Note::of_bucket(remote.rev, noted.note.checkout.clone()) };
         let lease = DiskLease { tentative: false, epoch: remote.epoch, attempt: remote.attempt, ..lease };
-        let noted = NotedRecord { task: as_pending(remote), ..noted };
-        folder.rewrite(noted, note, None, LeaseChange::Replace(lease)).map(|()| true)
+        let noted = NotedRecord { task: as_pending(remote), note };
+        folder.rewrite(&noted, None, LeaseChange::Replace(lease)).map(|()| true)
     }
 
     /// Revokes a lease, which its holder notices at the next heartbeat, and removes the copy unless `keeps_copy`; false if no
     /// worker here holds it.
     pub fn revoke(&self, id: &TaskId, lease_id: &LeaseId, keeps_copy: bool) -> Result<bool> {
-        let Some((folder, noted, _)) = self.with_lease(id, lease_id)? else { return Ok(false) };
+        let Some((folder, mut noted, _)) = self.with_lease(id, lease_id)? else { return Ok(false) };
         if !keeps_copy {
             self.disk.remove_directory(&folder.path)?;
             return Ok(true);
         }
         // A check-out is void, too.
-        let note = Note { checkout: None, ..noted.note.clone() };
-        folder.rewrite(noted, note, None, LeaseChange::Drop).map(|()| true)
+        noted.note.checkout = None;
+        folder.rewrite(&noted, None, LeaseChange::Drop).map(|()| true)
     }
 
     /// Replaces the record of a task that has ended here by the bucket's record.
     pub fn replace_final(&self, remote: &Task) -> Result<()> {
-        let _lock = self.lock_failed()?;
+        let _lock = self.lock_folder("failed")?;
         drop(self.lock_task(&remote.id)?);
         let [completed, failed] =
             [SpoolFile::Completed(remote.id), SpoolFile::Failed(remote.id)].map(|file| self.path(&file));
@@ -112,26 +101,22 @@ impl Spool {
 
     /// Finds the only task here whose id begins with these characters.
     pub fn find(&self, prefix: &TaskIdPrefix) -> Result<TaskId> {
-        let mut found: BTreeSet<TaskId> = self.pending_ids()?.into_iter().collect();
-        for folder in ["completed", "failed"] {
-            found.extend(self.ended_ids(folder)?);
+        let mut found = BTreeSet::new();
+        for folder in ["pending", "completed", "failed"] {
+            found.extend(self.ids_in(folder)?);
         }
         found.retain(|id| prefix.matches(id));
         prefix.resolve(&found)
     }
 
-    pub(super) fn pending_ids(&self) -> Result<Vec<TaskId>> {
-        let names = disk::names(&self.root.join("pending"))?;
-        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
-    }
-
-    pub(super) fn ended_ids(&self, folder: &str) -> Result<Vec<TaskId>> {
+    /// The tasks in a folder: directories in `pending/`, files elsewhere.
+    pub(super) fn ids_in(&self, folder: &str) -> Result<Vec<TaskId>> {
         let names = disk::names(&self.root.join(folder))?;
-        Ok(names.iter().filter_map(|name| name.strip_suffix(".json")?.parse().ok()).collect())
+        Ok(names.iter().filter_map(|name| name.strip_suffix(".json").unwrap_or(name).parse().ok()).collect())
     }
 
     /// Reads a task without its lock: it may be gone, or incomplete.
-    fn local_task(&self, id: &TaskId) -> Result<Option<LocalTask>> {
+    pub(super) fn local_task(&self, id: &TaskId) -> Result<Option<LocalTask>> {
         let Some(body) = disk::read(&self.path(&SpoolFile::Task(*id)))? else { return Ok(None) };
         let Ok(NotedRecord { task, note }) = NotedRecord::read(id, &body) else { return Ok(None) };
         let lease = self.lease_of(id)?;

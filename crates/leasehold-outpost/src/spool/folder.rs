@@ -2,16 +2,15 @@
 
 use leasehold_core::limits::DISK_LEASE_STALE;
 use leasehold_core::outpost::{DiskLease, NodeNow, Op, SpoolFile};
-use leasehold_core::{Error, Kind, Result, State, StepContext, StoreTime, Task, TaskId};
+use leasehold_core::{Error, Kind, Result, ShardLen, State, StoreTime, Task, TaskId};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use super::Spool;
 use super::change::{FileChange, LeaseChange, SpoolChange};
 use super::record::{Note, NotedRecord};
-use crate::disk::{self, Durable};
+use crate::disk::{self, Durable, FileStamp};
 
 /// Directory of a task, locked against changes by other processes.
 #[derive(Debug)]
@@ -38,8 +37,7 @@ pub(super) enum LeaseFile {
 struct CorruptSince {
     boot_id: String,
     at: StoreTime,
-    /// Identity of the file: inode, size, modification time.
-    file: (u64, u64, i64),
+    file: FileStamp,
 }
 
 impl Spool {
@@ -48,12 +46,8 @@ impl Spool {
         self.locked_task(id, disk::lock)
     }
 
-    /// Locks the directory without waiting; `None` also if another process holds the lock.
-    pub(super) fn try_lock_task(&self, id: &TaskId) -> Result<Option<TaskFolder<'_>>> {
-        self.locked_task(id, disk::try_lock)
-    }
-
-    fn locked_task(
+    /// Locks the directory of a task in this way; `None` also if that would have to wait and may not.
+    pub(super) fn locked_task(
         &self,
         id: &TaskId,
         lock: impl FnOnce(&Path) -> Result<Option<File>>,
@@ -82,46 +76,42 @@ impl TaskFolder<'_> {
 
     /// Moves a corrupt record to `failed/`, as text with the reason, for an operator.
     fn move_to_failed(&self, body: &[u8], why: &str) -> Result<()> {
+        tracing::warn!(task = %self.id, reason = why, "task record is corrupt, moving it to failed/");
         let now = self.spool.now();
         let context = self.spool.step_context(&now);
-        let noted = corrupt_record(&self.id, body, why, &context, &now);
-        tracing::warn!(task = %self.id, reason = why, "task record is corrupt, moving it to failed/");
-        self.apply(SpoolChange { op: None, then: FileChange::End { record: noted.value() } }, Durable::Yes)
+        let mut task = Task::tombstone(self.id, ShardLen::DEFAULT.shard_of(&self.id), why, &context);
+        let text = String::from_utf8_lossy(&body[..body.len().min(TEXT_BYTES_MAX)]);
+        task.input = text.into_owned().into();
+        task.error = Some(why.to_owned());
+        task.state = State::Failed { finished_at: context.now.earliest };
+        self.end_with(&NotedRecord { task, note: Note::of_bucket(0, None).stamped(&now) }, None)
     }
 
-    /// Reads the lease.
+    /// Reads the lease. The time at which a corrupt one is first read is recorded.
     pub(super) fn lease(&self, now: &NodeNow) -> Result<LeaseFile> {
         let path = self.spool.path(&SpoolFile::Lease(self.id));
         let Some(body) = disk::read(&path)? else { return Ok(LeaseFile::Free) };
-        match serde_json::from_slice(&body) {
-            Ok(lease) => Ok(LeaseFile::Lease(lease)),
-            Err(_) => {
-                Ok(LeaseFile::Corrupt { is_old: self.spool.is_long_corrupt(&self.id, now)?.unwrap_or(false) })
-            }
+        if let Ok(lease) = serde_json::from_slice(&body) {
+            return Ok(LeaseFile::Lease(lease));
         }
+        let is_old = self.spool.is_long_corrupt(&self.id, now)?;
+        if let (None, Some(file)) = (is_old, disk::stamp(&path)) {
+            let since = CorruptSince { boot_id: now.boot_id.clone(), at: now.boot, file };
+            let body = serde_json::to_vec(&since).expect("names and numbers");
+            self.spool.disk.replace(&self.path.join(CORRUPT_SINCE), &body, Durable::No)?;
+        }
+        Ok(LeaseFile::Corrupt { is_old: is_old.unwrap_or(false) })
     }
 
-    /// Records that the lease is corrupt, unless that was recorded.
-    pub(super) fn record_corrupt_lease(&self, now: &NodeNow) -> Result<()> {
-        if self.spool.is_long_corrupt(&self.id, now)?.is_some() {
-            return Ok(());
-        }
-        let Some(file) = self.spool.lease_stamp(&self.id) else { return Ok(()) };
-        let since = CorruptSince { boot_id: now.boot_id.clone(), at: now.boot, file };
-        let body = serde_json::to_vec(&since).expect("names and numbers");
-        self.spool.disk.replace(&self.path.join(CORRUPT_SINCE), &body, Durable::No)
-    }
-
-    /// Replaces the note of a task that stays where it is.
-    pub(super) fn rewrite(
-        &self,
-        noted: NotedRecord,
-        note: Note,
-        op: Option<Op>,
-        lease: LeaseChange,
-    ) -> Result<()> {
-        let record = Some(NotedRecord { note, ..noted }.value());
+    /// Replaces the record of a task that stays where it is.
+    pub(super) fn rewrite(&self, noted: &NotedRecord, op: Option<Op>, lease: LeaseChange) -> Result<()> {
+        let record = Some(noted.value());
         self.apply(SpoolChange { op, then: FileChange::Stay { record, lease } }, Durable::Yes)
+    }
+
+    /// Ends a task with this record: it moves to `completed/` or `failed/`.
+    pub(super) fn end_with(&self, noted: &NotedRecord, op: Option<Op>) -> Result<()> {
+        self.apply(SpoolChange { op, then: FileChange::End { record: noted.value() } }, Durable::Yes)
     }
 
     /// Records a change and executes it.
@@ -136,18 +126,9 @@ impl Spool {
     pub(super) fn is_long_corrupt(&self, id: &TaskId, now: &NodeNow) -> Result<Option<bool>> {
         let body = disk::read(&self.folder_of(id).join(CORRUPT_SINCE))?;
         let since: Option<CorruptSince> = body.and_then(|body| serde_json::from_slice(&body).ok());
-        let is_it =
-            |since: &CorruptSince| since.boot_id == now.boot_id && Some(since.file) == self.lease_stamp(id);
+        let file = disk::stamp(&self.path(&SpoolFile::Lease(*id)));
+        let is_it = |since: &CorruptSince| since.boot_id == now.boot_id && Some(since.file) == file;
         Ok(since.filter(is_it).map(|since| since.at.plus(DISK_LEASE_STALE) < now.boot))
-    }
-
-    fn lease_stamp(&self, id: &TaskId) -> Option<(u64, u64, i64)> {
-        let found = fs::metadata(self.path(&SpoolFile::Lease(*id))).ok()?;
-        Some((
-            found.ino(),
-            found.len(),
-            found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec()),
-        ))
     }
 }
 
@@ -156,14 +137,3 @@ const CORRUPT_SINCE: &str = "torn.json";
 
 /// Longest part of a corrupt record that is kept in the task that replaces it.
 const TEXT_BYTES_MAX: usize = 64 * 1_024;
-
-/// Record of a failed task that replaces a corrupt one.
-fn corrupt_record(id: &TaskId, body: &[u8], why: &str, context: &StepContext, now: &NodeNow) -> NotedRecord {
-    let shard = leasehold_core::ShardLen::DEFAULT.shard_of(id);
-    let mut task = Task::tombstone(*id, shard, why, context);
-    let text = String::from_utf8_lossy(&body[..body.len().min(TEXT_BYTES_MAX)]);
-    task.input = text.into_owned().into();
-    task.error = Some(why.to_owned());
-    task.state = State::Failed { finished_at: context.now.earliest };
-    NotedRecord { task, note: Note::of_bucket(0, None).stamped(now) }
-}

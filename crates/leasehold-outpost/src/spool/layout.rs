@@ -1,7 +1,7 @@
 //! A spool as the layout of a queue: a program that uses [`Queue`](leasehold_queue::Queue) works on a bucket and on an
 //! outpost.
 
-use futures::future::{BoxFuture, FutureExt, ready};
+use futures::future::{BoxFuture, ready};
 use leasehold_core::{Error, Event, NewTask, Now, Reason, Rejected, Result, Task, TaskId, TaskIdPrefix};
 use leasehold_queue::source::OpenSource;
 use leasehold_queue::{QueueLayout, Submitted, Transition, UniqueKey};
@@ -9,7 +9,7 @@ use leasehold_store::{Host, HostExt};
 use std::sync::Arc;
 
 use super::Spool;
-use crate::queue_type::QUEUE_TYPE_VARIABLE;
+use crate::config::QUEUE_TYPE_VARIABLE;
 
 impl QueueLayout for Spool {
     fn describe(&self) -> String {
@@ -37,25 +37,25 @@ impl QueueLayout for Spool {
     fn submit_once(&self, new_task: NewTask, key: Option<UniqueKey>) -> BoxFuture<'_, Result<Submitted>> {
         // The id of a task is derived from its key, so the key never expires, and covers the whole queue.
         if key.is_some_and(|key| key != UniqueKey::new(key.key.as_str())) {
-            return ready(Err(self.unsupported("use a scope, a lifetime or retries of an idempotency key")))
-                .boxed();
+            let error = self.unsupported("use a scope, a lifetime or retries of an idempotency key");
+            return Box::pin(ready(Err(error)));
         }
-        self.on_disk(move |spool| spool.submit_once(new_task)).boxed()
+        self.on_disk(move |spool| spool.submit_once(new_task))
     }
 
     fn get<'a>(&'a self, id: &'a TaskId) -> BoxFuture<'a, Result<Task>> {
         let id = *id;
-        self.on_disk(move |spool| spool.task(&id)).boxed()
+        self.on_disk(move |spool| spool.task(&id))
     }
 
     fn operate<'a>(&'a self, id: &'a TaskId, event: Event) -> BoxFuture<'a, Result<Transition<Task>>> {
         let id = *id;
-        self.on_disk(move |spool| spool.operate(&id, &event)).boxed()
+        self.on_disk(move |spool| spool.operate(&id, &event))
     }
 
     fn find<'a>(&'a self, prefix: &'a TaskIdPrefix) -> BoxFuture<'a, Result<TaskId>> {
         let prefix = prefix.clone();
-        self.on_disk(move |spool| spool.find(&prefix)).boxed()
+        self.on_disk(move |spool| spool.find(&prefix))
     }
 }
 
@@ -80,8 +80,8 @@ impl Spool {
     pub(crate) fn on_disk<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Spool) -> Result<T> + Send + 'static,
-    ) -> impl Future<Output = Result<T>> + Send + 'static {
+    ) -> BoxFuture<'static, Result<T>> {
         let (host, spool) = (self.host.clone(), self.clone());
-        async move { host.blocking(move || work(&spool)).await }
+        Box::pin(async move { host.blocking(move || work(&spool)).await })
     }
 }

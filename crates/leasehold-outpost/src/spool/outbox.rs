@@ -64,7 +64,7 @@ impl Spool {
 
     /// Returns whether there are operations to send.
     pub fn has_unsent_ops(&self) -> Result<bool> {
-        Ok(disk::names(&self.root.join("outbox"))?.iter().any(|name| seq_of(name).is_some()))
+        Ok(!self.seqs()?.is_empty())
     }
 
     /// Keeps an operation that the bucket has rejected, with the reason.
@@ -86,7 +86,7 @@ impl Spool {
     /// Appends an operation; the caller holds the lock of its task if it changes the task on this node.
     pub fn append(&self, op: &Op) -> Result<u64> {
         let body = serde_json::to_vec(op).expect("an operation has no keys that are not text");
-        let _lock = self.lock_outbox()?;
+        let _lock = self.lock_folder("outbox")?;
         let mut seq = self.last_seq()?.map_or_else(|| self.newest_seq(), Ok)?.saturating_add(1);
         loop {
             self.disk.overwrite(&self.last_path(), &format!("{seq:020}"))?;
@@ -99,17 +99,12 @@ impl Spool {
 
     /// Makes sure that no number is used twice, after a power cut that `outbox.last` has not survived.
     pub(super) fn restore_last_seq(&self) -> Result<()> {
-        let _lock = self.lock_outbox()?;
+        let _lock = self.lock_folder("outbox")?;
         let newest = self.newest_seq()?;
         if self.last_seq()?.is_none_or(|last| last < newest) && newest > 0 {
             self.disk.overwrite(&self.last_path(), &format!("{newest:020}"))?;
         }
         Ok(())
-    }
-
-    /// Returns whether this task has unsent operations.
-    pub(super) fn has_ops(&self, id: &TaskId) -> Result<bool> {
-        self.has_matching_op(|(task, ..)| task == id)
     }
 
     /// Returns whether this task has unsent operations, except those of this claim.
@@ -140,7 +135,7 @@ impl Spool {
 
     /// Reads the operations that were added since the last scan.
     fn refreshed_index(&self) -> Result<MutexGuard<'_, OutboxIndex>> {
-        let _lock = self.lock_outbox()?;
+        let _lock = self.lock_folder("outbox")?;
         let last = self.last_seq()?;
         let mut index = lock(&self.outbox_index);
         if last.is_some() && index.last == last {
@@ -161,15 +156,19 @@ impl Spool {
         Ok(index)
     }
 
-    fn lock_outbox(&self) -> Result<std::fs::File> {
-        disk::lock(&self.root.join("outbox"))?.ok_or_else(|| internal("outbox/ of the spool is missing"))
+    /// Locks a folder of the spool.
+    pub(super) fn lock_folder(&self, name: &str) -> Result<std::fs::File> {
+        let missing = || internal(&format!("{name}/ of the spool is missing"));
+        disk::lock(&self.root.join(name))?.ok_or_else(missing)
     }
 
+    /// The numbers of the operations, in order.
     fn seqs(&self) -> Result<Vec<u64>> {
-        let names = disk::names(&self.root.join("outbox"))?;
-        let mut seqs: Vec<_> = names.iter().filter_map(|name| seq_of(name)).collect();
-        seqs.sort_unstable();
-        Ok(seqs)
+        let seq = |name: &String| match SpoolFile::parse(&format!("outbox/{name}"))? {
+            SpoolFile::Outbox(seq) => Some(seq),
+            _ => None,
+        };
+        Ok(disk::names(&self.root.join("outbox"))?.iter().filter_map(seq).collect())
     }
 
     fn newest_seq(&self) -> Result<u64> {
@@ -201,11 +200,4 @@ pub(super) fn op(task: &Task, note: &Note, now: &NodeNow, kind: OpKind) -> Op {
 
 fn identity_of(op: &Op) -> OpIdentity {
     (op.task, op.name(), op.kind.lease_id().cloned())
-}
-
-fn seq_of(name: &str) -> Option<u64> {
-    match SpoolFile::parse(&format!("outbox/{name}"))? {
-        SpoolFile::Outbox(seq) => Some(seq),
-        _ => None,
-    }
 }

@@ -5,23 +5,23 @@
 //! those that have changed. Two files can look the same if one follows the other within a tick of the clock, so all records
 //! are read again once a minute.
 
+use leasehold_core::ids::TaskTypes;
 use leasehold_core::outpost::{NodeNow, SpoolFile};
 use leasehold_core::{Result, StoreTime, TaskId, TaskType};
 use leasehold_store::host::lock;
 use leasehold_store::mutant::breaks;
 use std::collections::HashMap;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use super::Spool;
 use super::record::NotedRecord;
-use crate::disk;
+use crate::disk::{self, FileStamp};
 
 /// Cache of records.
 #[derive(Debug, Default)]
 pub(super) struct RecordCache {
-    tasks: HashMap<TaskId, (Stamp, Option<CachedRecord>)>,
+    /// Records without input and history; none for a corrupt one.
+    tasks: HashMap<TaskId, (FileStamp, Option<NotedRecord>)>,
     /// Start of the cache, on the node's clock.
     since: Option<StoreTime>,
 }
@@ -32,24 +32,12 @@ const CACHE_LIFETIME: Duration = Duration::from_mins(1);
 /// Longest time until a task is due that the bucket's index, which has a resolution of a minute, shows as due.
 const SOON: Duration = Duration::from_mins(1);
 
-/// Identity of a file: inode, size, modification time.
-type Stamp = (u64, u64, i64, i64);
-
-/// Cached part of a record; there is none for a corrupt record.
-#[derive(Debug, Clone)]
-struct CachedRecord {
-    priority: u8,
-    task_type: TaskType,
-    /// Record without input and history, to compute when it is due.
-    noted: NotedRecord,
-}
-
 impl Spool {
     /// Finds up to `most` tasks that are due and free, or whose lease is stale; corrupt ones are included, so that a claim
     /// moves them to `failed/`.
-    pub fn poll(&self, most: usize, handles: &dyn Fn(&TaskType) -> bool) -> Result<Vec<TaskId>> {
+    pub fn poll(&self, most: usize, types: &TaskTypes) -> Result<Vec<TaskId>> {
         let now = self.now();
-        let mut candidates = self.candidates(&now, &now, handles)?;
+        let mut candidates = self.candidates(&now, &now, types)?;
         candidates.sort_unstable_by_key(|(priority, random, _)| (std::cmp::Reverse(*priority), *random));
         let mut found = Vec::new();
         for (_, _, id) in candidates {
@@ -63,22 +51,23 @@ impl Spool {
         Ok(found)
     }
 
-    /// Finds tasks that are due within a minute, held or not.
-    pub(super) fn due_soon(&self) -> Result<Vec<(TaskId, TaskType)>> {
-        let now = self.now();
-        let ids = self.candidates(&now, &now.later(SOON), &|_| true)?;
+    /// Counts free tasks that are due now or within a minute, by type.
+    pub fn free(&self) -> Result<HashMap<TaskType, usize>> {
+        let (now, mut free) = (self.now(), HashMap::new());
+        let due_soon = self.candidates(&now, &now.later(SOON), &TaskTypes::all())?;
         let cache = lock(&self.record_cache);
-        let of = |id: TaskId| Some((id, cache.tasks.get(&id)?.1.as_ref()?.task_type.clone()));
-        Ok(ids.into_iter().filter_map(|(_, _, id)| of(id)).collect())
+        for (_, _, id) in due_soon {
+            if let Some((_, Some(noted))) = cache.tasks.get(&id)
+                && !self.path(&SpoolFile::Lease(id)).exists()
+            {
+                *free.entry(noted.task.task_type.clone()).or_default() += 1;
+            }
+        }
+        Ok(free)
     }
 
-    /// Finds tasks that are due at `then`, with priority and a random number.
-    fn candidates(
-        &self,
-        now: &NodeNow,
-        then: &NodeNow,
-        handles: &dyn Fn(&TaskType) -> bool,
-    ) -> Result<Vec<(u8, u64, TaskId)>> {
+    /// Finds tasks of these types that are due at `then`, with priority and a random number.
+    fn candidates(&self, now: &NodeNow, then: &NodeNow, types: &TaskTypes) -> Result<Vec<(u8, u64, TaskId)>> {
         let mut cache = lock(&self.record_cache);
         let mut before = std::mem::take(&mut cache.tasks);
         if cache.since.is_none_or(|since| now.boot.since(since) >= CACHE_LIFETIME || now.boot < since) {
@@ -86,8 +75,8 @@ impl Spool {
             cache.since = Some(now.boot);
         }
         let mut candidates = Vec::new();
-        for id in self.pending_ids()? {
-            let Some(stamp) = self.stamp(&id) else {
+        for id in self.ids_in("pending")? {
+            let Some(stamp) = disk::stamp(&self.path(&SpoolFile::Task(id))) else {
                 // No record: a claim moves it to `failed/`.
                 candidates.push((u8::MAX, self.host.random(), id));
                 continue;
@@ -96,9 +85,9 @@ impl Spool {
             let cached = known.map_or_else(|| self.read_record(&id), Ok)?;
             let priority = match &cached {
                 None => Some(u8::MAX),
-                Some(cached) => {
-                    let is_ready = cached.noted.is_due(then) || cached.noted.is_local_and_expired(then);
-                    (handles(&cached.task_type) && is_ready).then_some(cached.priority)
+                Some(noted) => {
+                    let is_ready = noted.is_due(then) || noted.is_local_and_expired(then);
+                    (types.contains(&noted.task.task_type) && is_ready).then_some(noted.task.priority.into())
                 }
             };
             candidates.extend(priority.map(|priority| (priority, self.host.random(), id)));
@@ -107,23 +96,13 @@ impl Spool {
         Ok(candidates)
     }
 
-    fn read_record(&self, id: &TaskId) -> Result<Option<CachedRecord>> {
+    fn read_record(&self, id: &TaskId) -> Result<Option<NotedRecord>> {
         let body = disk::read(&self.path(&SpoolFile::Task(*id)))?.unwrap_or_default();
-        let cached = NotedRecord::read(id, &body).ok().map(|mut noted| {
+        Ok(NotedRecord::read(id, &body).ok().map(|mut noted| {
             noted.task.input = serde_json::Value::Null;
             noted.task.history = leasehold_core::task::History::default();
-            CachedRecord {
-                priority: noted.task.priority.into(),
-                task_type: noted.task.task_type.clone(),
-                noted,
-            }
-        });
-        Ok(cached)
-    }
-
-    fn stamp(&self, id: &TaskId) -> Option<Stamp> {
-        let found = fs::metadata(self.path(&SpoolFile::Task(*id))).ok()?;
-        Some((found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
+            noted
+        }))
     }
 
     fn is_claimable(&self, id: &TaskId, now: &NodeNow) -> Result<bool> {

@@ -98,17 +98,11 @@ impl NotedRecord {
     }
 
     /// Present by the clock of one of its times; `None` if that clock is not known now.
-    fn now_by_clock_of(&self, at: StoreTime, now: &NodeNow) -> Option<Now> {
+    pub(super) fn now_by_clock_of(&self, at: StoreTime, now: &NodeNow) -> Option<Now> {
         if at >= BUCKET_TIME_MIN || self.note.clock == ClockSource::Bucket {
             return now.bucket;
         }
         (self.note.boot_id == now.boot_id).then(|| Now::exactly(now.boot))
-    }
-
-    /// Returns whether it surely ended more than `keep` ago.
-    pub(super) fn ended_before(&self, keep: std::time::Duration, now: &NodeNow) -> bool {
-        let Some(at) = self.task.state.finished_at() else { return false };
-        self.now_by_clock_of(at, now).is_some_and(|now| now.is_past(at.plus(keep)))
     }
 }
 

@@ -1,7 +1,10 @@
-//! Recovery after the death of other processes: finishes their changes, and removes their temporary files.
+//! Recovery after the death of other processes: finishes their changes, and removes their temporary files. Also removes
+//! completed tasks that are old, or too many. Failed tasks and rejected results stay for an operator; the record of a
+//! duplicate run is removed like a completed task.
 
-use leasehold_core::outpost::SpoolFile;
-use leasehold_core::{Result, TaskId};
+use leasehold_core::outpost::{ClockSource, NodeNow, OpKind, SpoolFile};
+use leasehold_core::{Now, Result, StoreTime, TaskId};
+use std::time::Duration;
 
 use super::Spool;
 use super::record::NotedRecord;
@@ -24,7 +27,7 @@ impl Spool {
     pub fn recover(&self) -> Result<Recovered> {
         let mut recovered = Recovered { swept: self.disk.sweep_tmp()?, ..Recovered::default() };
         self.restore_last_seq()?;
-        for id in self.pending_ids()? {
+        for id in self.ids_in("pending")? {
             self.recover_one(&id, &mut recovered)?;
         }
         self.recover_ends()?;
@@ -40,7 +43,7 @@ impl Spool {
         if !is_under_way && is_readable()? {
             return Ok(());
         }
-        let folder = self.try_lock_task(id)?;
+        let folder = self.locked_task(id, disk::try_lock)?;
         recovered.finished += u64::from(is_under_way);
         if let Some(folder) = folder
             && folder.record()?.is_none()
@@ -53,12 +56,12 @@ impl Spool {
     /// Removes the older record of a task that is in `completed/` and `failed/`: it was being replaced by the bucket's
     /// record.
     fn recover_ends(&self) -> Result<()> {
-        for id in self.ended_ids("failed")? {
+        for id in self.ids_in("failed")? {
             let ends = [SpoolFile::Completed(id), SpoolFile::Failed(id)].map(|file| self.path(&file));
             if !ends[0].exists() {
                 continue;
             }
-            let _lock = self.lock_failed()?;
+            let _lock = self.lock_folder("failed")?;
             let mut kept = Vec::new();
             for path in ends {
                 let body = disk::read(&path)?.unwrap_or_default();
@@ -74,5 +77,53 @@ impl Spool {
             }
         }
         Ok(())
+    }
+}
+
+impl Spool {
+    /// Removes completed tasks that are older than `completed_keep_secs`, by the bucket's time, and the oldest ones beyond
+    /// `completed_max`; returns how many were removed. Tasks with unsent operations stay.
+    pub fn trim(&self) -> Result<u64> {
+        let (now, keep) = (self.now(), Duration::from_secs(self.config.completed_keep_secs));
+        let mut kept = Vec::new();
+        let mut trimmed = 0;
+        for id in self.ids_in("completed")? {
+            let body = disk::read(&self.path(&SpoolFile::Completed(id)))?.unwrap_or_default();
+            // A corrupt record is left for an operator.
+            let Ok(noted) = NotedRecord::read(&id, &body) else { continue };
+            let ended_at = noted.task.state.finished_at().unwrap_or(StoreTime::NEVER);
+            let is_over = |now: Now| now.is_past(ended_at.plus(keep));
+            if noted.now_by_clock_of(ended_at, &now).is_some_and(is_over) && self.trim_one(&id)? {
+                trimmed += 1;
+            } else {
+                kept.push((ended_at, id));
+            }
+        }
+        kept.sort();
+        let most = usize::try_from(self.config.completed_max).unwrap_or(usize::MAX);
+        let too_many = kept.len().saturating_sub(most);
+        for (_, id) in &kept[..too_many] {
+            trimmed += u64::from(self.trim_one(id)?);
+        }
+        self.trim_notes(keep, &now)?;
+        Ok(trimmed)
+    }
+
+    fn trim_notes(&self, keep: Duration, now: &NodeNow) -> Result<()> {
+        for (path, note) in self.conflicts()? {
+            let is_old = |now: Now| now.is_past(note.at.plus(keep));
+            let is_over = note.clock == ClockSource::Bucket && now.bucket.is_some_and(is_old);
+            if is_over && matches!(note.op.kind, OpKind::Claim { .. }) {
+                self.disk.remove(&path, Durable::No)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn trim_one(&self, id: &TaskId) -> Result<bool> {
+        if self.has_other_ops(id, None)? {
+            return Ok(false);
+        }
+        self.disk.remove(&self.path(&SpoolFile::Completed(*id)), Durable::No)
     }
 }

@@ -1,12 +1,14 @@
 //! Counts of a spool, and operations of the supervisor on conflicts and check-outs.
 
-use leasehold_core::outpost::{OpKind, SpoolFile, SyncRefusal};
-use leasehold_core::{Artifacts, LeaseId, Result, TaskId, TaskType};
+use leasehold_core::outpost::{OpKind, SyncRefusal};
+use leasehold_core::settlement::Settlement;
+use leasehold_core::{LeaseId, Result, TaskId};
 use serde::Serialize;
-use serde_json::Value;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::path::PathBuf;
 
 use super::change::{LeaseChange, internal};
+use super::claim::end_kind;
 use super::folder::LeaseFile;
 use super::outbox::{Conflict, op};
 use super::record::Note;
@@ -36,25 +38,7 @@ pub struct SpoolCounts {
     pub duplicates: u64,
 }
 
-/// Operations to send.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OutboxSignal {
-    /// True if a worker waits for the bucket's answer.
-    pub is_urgent: bool,
-}
-
 impl Spool {
-    /// Counts free tasks that are due now or within a minute, by type.
-    pub fn free(&self) -> Result<HashMap<TaskType, usize>> {
-        let mut free = HashMap::new();
-        for (id, task_type) in self.due_soon()? {
-            if !self.path(&SpoolFile::Lease(id)).exists() {
-                *free.entry(task_type).or_default() += 1;
-            }
-        }
-        Ok(free)
-    }
-
     /// Counts the tasks and files of this node.
     pub fn count(&self) -> Result<SpoolCounts> {
         let files = |folder: &str| Ok(disk::names(&self.root.join(folder))?.len() as u64);
@@ -80,24 +64,21 @@ impl Spool {
 
     /// Counts duplicate runs. A run may have two records: of its claim, and of its end.
     fn count_duplicate_runs(&self) -> Result<u64> {
-        let mut runs = HashSet::new();
-        for name in disk::names(&self.root.join("conflicts"))? {
-            let body = disk::read(&self.root.join("conflicts").join(name))?.unwrap_or_default();
-            let Ok(Conflict { op, why, .. }) = serde_json::from_slice(&body) else { continue };
-            if why.is_duplicate_run() {
-                runs.extend(op.kind.lease_id().cloned());
-            }
-        }
+        let conflicts = self.conflicts()?;
+        let duplicates = conflicts.iter().filter(|(_, conflict)| conflict.why.is_duplicate_run());
+        let runs: HashSet<_> = duplicates.filter_map(|(_, conflict)| conflict.op.kind.lease_id()).collect();
         Ok(runs.len() as u64)
     }
 
-    /// Returns whether there are operations to send, except those in `deferred`.
-    pub fn outbox_signal(&self, deferred: &HashSet<u64>) -> Result<Option<OutboxSignal>> {
-        let ops = self.outbox()?;
-        let new: Vec<_> = ops.iter().filter(|(seq, _)| !deferred.contains(seq)).collect();
-        // A worker waits for the confirmation of its claim.
-        let is_urgent = new.iter().any(|(_, op)| matches!(op.kind, OpKind::Claim { .. }));
-        Ok((!new.is_empty()).then_some(OutboxSignal { is_urgent }))
+    /// Reads the claims and results that the bucket has rejected, with their files.
+    pub(super) fn conflicts(&self) -> Result<Vec<(PathBuf, Conflict)>> {
+        let (folder, mut conflicts) = (self.root.join("conflicts"), Vec::new());
+        for name in disk::names(&folder)? {
+            let body = disk::read(&folder.join(&name))?.unwrap_or_default();
+            conflicts
+                .extend(serde_json::from_slice(&body).ok().map(|conflict| (folder.join(name), conflict)));
+        }
+        Ok(conflicts)
     }
 
     /// Takes the supervisor's lock, held as long as the file is open; `None` if another process holds it.
@@ -109,9 +90,12 @@ impl Spool {
     }
 
     /// Keeps a result whose task another worker holds by now: no finished result is discarded.
-    pub fn keep_late_result(&self, held: &HeldTask, output: Value, results: Artifacts) -> Result<()> {
-        let kind = OpKind::Complete { lease_id: held.lease.lease_id.clone(), output, results };
+    pub fn keep_late_result(&self, held: &HeldTask, settlement: Settlement) -> Result<()> {
         let now = self.now();
+        let kind = end_kind(settlement.event(held.lease.lease_id.clone(), now.present()))?;
+        if !matches!(kind, OpKind::Complete { .. }) {
+            return Ok(());
+        }
         let note = Note::of_bucket(held.task.rev, None);
         self.record_conflict(&op(&held.task, &note, &now, kind), SyncRefusal::TakenByOthers)
     }
@@ -120,19 +104,17 @@ impl Spool {
     pub fn remove_claim_conflict(&self, held: &HeldTask) -> Result<()> {
         let kind = OpKind::Claim { lease_id: held.lease.lease_id.clone(), from: None, is_unused: false };
         let claim = op(&held.task, &Note::of_bucket(held.task.rev, None), &self.now(), kind);
-        let path = self.conflict_path(&claim);
-        if path.exists() { self.disk.remove(&path, Durable::No).map(|_| ()) } else { Ok(()) }
+        self.disk.remove(&self.conflict_path(&claim), Durable::No).map(|_| ())
     }
 
     /// Marks a task that was cancelled in the bucket: its holder here stops at the next heartbeat.
     pub fn mark_cancelled(&self, id: &TaskId) -> Result<()> {
         let Some(folder) = self.lock_task(id)? else { return Ok(()) };
-        let Some(noted) = folder.record()? else { return Ok(()) };
-        if noted.note.cancelled {
+        let Some(mut noted) = folder.record()? else { return Ok(()) };
+        if std::mem::replace(&mut noted.note.cancelled, true) {
             return Ok(());
         }
-        let note = Note { cancelled: true, ..noted.note.clone() };
-        folder.rewrite(noted, note, None, LeaseChange::Keep)
+        folder.rewrite(&noted, None, LeaseChange::Keep)
     }
 
     /// Returns whether this claim in the bucket is a check-out of this node.
@@ -145,12 +127,11 @@ impl Spool {
     /// Withdraws a check-out, so that no worker starts under it; false if one has.
     pub fn withdraw(&self, id: &TaskId, lease_id: &LeaseId) -> Result<bool> {
         let Some(folder) = self.lock_task(id)? else { return Ok(false) };
-        let Some(noted) = folder.record()? else { return Ok(false) };
-        let is_it = noted.note.checkout.as_ref().is_some_and(|checkout| checkout.lease_id == *lease_id);
-        if !is_it || !matches!(folder.lease(&self.now())?, LeaseFile::Free) {
+        let Some(mut noted) = folder.record()? else { return Ok(false) };
+        let withdrawn = noted.note.checkout.take_if(|checkout| checkout.lease_id == *lease_id);
+        if withdrawn.is_none() || !matches!(folder.lease(&self.now())?, LeaseFile::Free) {
             return Ok(false);
         }
-        let note = Note { checkout: None, ..noted.note.clone() };
-        folder.rewrite(noted, note, None, LeaseChange::Keep).map(|()| true)
+        folder.rewrite(&noted, None, LeaseChange::Keep).map(|()| true)
     }
 }

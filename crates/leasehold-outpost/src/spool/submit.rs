@@ -9,40 +9,18 @@ use leasehold_core::{
 use leasehold_queue::Submitted;
 use leasehold_store::HostExt;
 
-use super::change::{ChangeOutcome, FileChange, LeaseChange, SpoolChange, internal};
+use super::change::{CHANGE, ChangeOutcome, FileChange, LeaseChange, SpoolChange};
 use super::folder::{LeaseFile, TaskFolder};
 use super::outbox::op;
 use super::record::{Note, NotedRecord};
 use super::{Spool, refused};
-use crate::disk::{self, Durable};
+use crate::disk;
 
 /// Default number of attempts of a task of an outpost.
 const ATTEMPTS: u32 = 5;
 
 /// Default delay between attempts: ten seconds, doubled each time, at most ten minutes.
 const RETRY: RetryPolicy = RetryPolicy { initial_secs: 10.0, factor: 2.0, max_secs: 600.0, jitter: 0.0 };
-
-/// Location of a task on this node.
-#[derive(Debug, Clone, PartialEq)]
-pub enum NodeLocation {
-    /// Pending and free.
-    Pending,
-    /// Held by a worker of this node.
-    Leased(DiskLease),
-    /// Completed.
-    Completed,
-    /// Failed, cancelled, expired, or corrupt.
-    Failed,
-}
-
-/// A task and its location.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LocatedTask {
-    /// The task.
-    pub task: Task,
-    /// Its location.
-    pub location: NodeLocation,
-}
 
 impl Spool {
     /// Submits a task here; the supervisor sends it to the bucket later. With an idempotency key the id is derived from the
@@ -68,41 +46,36 @@ impl Spool {
         let noted = NotedRecord { note: Note::of_bucket(0, None).stamped(&now), task };
         let kind = OpKind::Submit { write_id: context.write_id, record: record::value(&noted.task) };
         let op = op(&noted.task, &noted.note, &now, kind);
-        match self.create_task_folder(&noted, Some(op))? {
-            ChangeOutcome::Present => Ok(Submitted::new(id, true)),
-            ChangeOutcome::Removed | ChangeOutcome::Superseded => {
-                let existing = self.check_same_input(&noted.task)?;
-                Ok(Submitted { existing, ..Submitted::new(id, false) })
-            }
-        }
+        let is_new = self.create_task_folder(&noted, Some(op))?;
+        let existing = if is_new { None } else { self.check_same_input(&noted.task)? };
+        Ok(Submitted { existing, ..Submitted::new(id, is_new) })
     }
 
     pub(super) fn task(&self, id: &TaskId) -> Result<Task> {
-        Ok(self.get(id)?.ok_or_else(|| unknown_task(id))?.task)
+        self.get(id)?.ok_or_else(|| unknown_task(id))
     }
 
-    /// Reads a task and its location; `None` if it is not on this node.
-    pub fn get(&self, id: &TaskId) -> Result<Option<LocatedTask>> {
+    /// Reads a task; `None` if it is not on this node. One that a worker here holds is pending, with a [lease](Self::lease_of).
+    pub fn get(&self, id: &TaskId) -> Result<Option<Task>> {
         // `pending/` again at the end: the task may have been requeued between the reads.
-        for file in
-            [SpoolFile::Task(*id), SpoolFile::Completed(*id), SpoolFile::Failed(*id), SpoolFile::Task(*id)]
-        {
-            let Some(body) = disk::read(&self.path(&file))? else { continue };
-            let task = NotedRecord::read(id, &body)?.task;
-            let location = match file {
-                SpoolFile::Completed(_) => NodeLocation::Completed,
-                SpoolFile::Failed(_) => NodeLocation::Failed,
-                _ => self.lease_of(id)?.map_or(NodeLocation::Pending, NodeLocation::Leased),
-            };
-            return Ok(Some(LocatedTask { task, location }));
+        for file in [SpoolFile::Task, SpoolFile::Completed, SpoolFile::Failed, SpoolFile::Task] {
+            if let Some(body) = disk::read(&self.path(&file(*id)))? {
+                return NotedRecord::read(id, &body).map(|noted| Some(noted.task));
+            }
         }
         Ok(None)
+    }
+
+    /// Reads the lease of the worker of this node that holds a task.
+    pub fn lease_of(&self, id: &TaskId) -> Result<Option<DiskLease>> {
+        let body = disk::read(&self.path(&SpoolFile::Lease(*id)))?;
+        Ok(body.and_then(|body| serde_json::from_slice(&body).ok()))
     }
 
     /// Cancels a task: at once if it is free; otherwise its holder stops at the next heartbeat.
     pub fn cancel(&self, id: &TaskId) -> Result<()> {
         let Some(folder) = self.lock_task(id)? else { return Err(self.status_error(id)) };
-        let Some(noted) = folder.record()? else { return Err(self.status_error(id)) };
+        let Some(mut noted) = folder.record()? else { return Err(self.status_error(id)) };
         if noted.note.cancelled {
             return Ok(());
         }
@@ -117,15 +90,16 @@ impl Spool {
                 folder.cancel(&noted, &now, Some(op(Some(lease.lease_id))))
             }
             LeaseFile::Lease(_) | LeaseFile::Corrupt { .. } => {
-                let (op, note) = (op(None), Note { cancelled: true, ..noted.note.clone() });
-                folder.rewrite(noted, note, Some(op), LeaseChange::Keep)
+                let op = op(None);
+                noted.note.cancelled = true;
+                folder.rewrite(&noted, Some(op), LeaseChange::Keep)
             }
         }
     }
 
     /// Retries a task that has failed, was cancelled or has expired, in a new generation.
     pub fn requeue(&self, id: &TaskId) -> Result<Task> {
-        let _lock = self.lock_failed()?;
+        let _lock = self.lock_folder("failed")?;
         // Finishes an unfinished change first.
         drop(self.lock_task(id)?);
         let body = disk::read(&self.path(&SpoolFile::Failed(*id)))?;
@@ -138,29 +112,19 @@ impl Spool {
         let op = op(&noted.task, &noted.note, &now, OpKind::Requeue);
         let note = Note { checkout: None, cancelled: false, ..noted.note.stamped(&now) };
         let noted = NotedRecord { task, note };
-        match self.create_task_folder(&noted, Some(op))? {
-            ChangeOutcome::Present => Ok(noted.task),
-            ChangeOutcome::Removed | ChangeOutcome::Superseded => Err(self.status_error(id)),
-        }
+        if self.create_task_folder(&noted, Some(op))? { Ok(noted.task) } else { Err(self.status_error(id)) }
     }
 
-    /// Creates the directory of a new task.
-    pub(super) fn create_task_folder(&self, noted: &NotedRecord, op: Option<Op>) -> Result<ChangeOutcome> {
+    /// Creates the directory of a new task; false if there is one, or if it yields to what is here.
+    pub(super) fn create_task_folder(&self, noted: &NotedRecord, op: Option<Op>) -> Result<bool> {
         let id = noted.task.id;
         let path = self.folder_of(&id);
-        let temp = self.disk.temp_directory(&SpoolChange::new_task_files(noted, op.clone()))?;
-        let Some(lock) = self.disk.place(temp, &path)? else { return Ok(ChangeOutcome::Superseded) };
+        let change = SpoolChange { op, then: FileChange::Begin };
+        let files = [("task.json", noted.value().to_string().into_bytes()), (CHANGE, change.json())];
+        let temp = self.disk.temp_directory(&files)?;
+        let Some(lock) = self.disk.place(temp, &path)? else { return Ok(false) };
         let folder = TaskFolder { spool: self, id, path, _lock: lock };
-        folder.execute(SpoolChange { op, then: FileChange::Begin }, false)
-    }
-
-    pub(super) fn lease_of(&self, id: &TaskId) -> Result<Option<DiskLease>> {
-        let body = disk::read(&self.path(&SpoolFile::Lease(*id)))?;
-        Ok(body.and_then(|body| serde_json::from_slice(&body).ok()))
-    }
-
-    pub(super) fn lock_failed(&self) -> Result<std::fs::File> {
-        disk::lock(&self.root.join("failed"))?.ok_or_else(|| internal("failed/ of the spool is missing"))
+        Ok(folder.execute(change, false)? == ChangeOutcome::Present)
     }
 
     fn id_of(&self, key: &str) -> TaskId {
@@ -172,7 +136,7 @@ impl Spool {
 
     /// Status of the task with this id; fails if it has another type or input.
     fn check_same_input(&self, wanted: &Task) -> Result<Option<Status>> {
-        let there = self.get(&wanted.id)?.map(|there| there.task);
+        let there = self.get(&wanted.id)?;
         let is_other = |task: &Task| (&task.task_type, &task.input) != (&wanted.task_type, &wanted.input);
         if there.as_ref().is_some_and(is_other) {
             let key = wanted.idempotency_key.as_deref().unwrap_or_default();
@@ -199,8 +163,7 @@ impl TaskFolder<'_> {
     pub(super) fn cancel(&self, noted: &NotedRecord, now: &NodeNow, op: Option<Op>) -> Result<()> {
         let context = self.spool.step_context(now);
         let task = step(&noted.task, &Event::Cancel, &context).map_err(|why| refused(&self.id, &why))?.task;
-        let record = NotedRecord { task, note: noted.note.stamped(now) }.value();
-        self.apply(SpoolChange { op, then: FileChange::End { record } }, Durable::Yes)
+        self.end_with(&NotedRecord { task, note: noted.note.stamped(now) }, op)
     }
 }
 

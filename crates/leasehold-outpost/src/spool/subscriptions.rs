@@ -4,9 +4,9 @@
 //! not renewed for long, does not count; a file without a time, written by a person or another program, counts until it is
 //! removed. Without any file, all types are included.
 
+use leasehold_core::ids::TaskTypes;
 use leasehold_core::{HexName, Result, StoreTime, TaskType};
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,23 +20,6 @@ const LIFETIME: Duration = Duration::from_hours(3);
 
 /// Folder with a file for each worker.
 pub(super) const FOLDER: &str = "wants";
-
-/// Task types that the workers of this node handle.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Subscriptions(Option<HashSet<TaskType>>);
-
-impl Subscriptions {
-    /// Returns whether a worker here handles this type.
-    #[must_use]
-    pub fn includes(&self, task_type: &TaskType) -> bool {
-        self.0.as_ref().is_none_or(|types| types.contains(task_type))
-    }
-
-    /// The types; `None` for all.
-    pub(crate) fn types(&self) -> Option<impl Iterator<Item = &TaskType>> {
-        self.0.as_ref().map(HashSet::iter)
-    }
-}
 
 /// Time of the last renewal of a file.
 #[derive(Serialize, Deserialize)]
@@ -73,9 +56,9 @@ impl Spool {
     }
 
     /// Reads the task types that the workers of this node handle.
-    pub fn subscriptions(&self) -> Result<Subscriptions> {
+    pub fn subscriptions(&self) -> Result<TaskTypes> {
         let now = self.now();
-        let mut all: Option<HashSet<TaskType>> = None;
+        let mut all: Option<Vec<TaskType>> = None;
         for name in disk::names(&self.root.join(FOLDER))? {
             let path = self.root.join(FOLDER).join(name);
             let Some(body) = disk::read(&path)? else { continue };
@@ -88,10 +71,10 @@ impl Spool {
             match types {
                 _ if when.is_some_and(|when| now.boot >= when.at.plus(LIFETIME)) => {}
                 Some(types) => all.get_or_insert_default().extend(types),
-                None => return Ok(Subscriptions(None)),
+                None => return Ok(TaskTypes::all()),
             }
         }
-        Ok(Subscriptions(all))
+        Ok(all.map_or_else(TaskTypes::all, TaskTypes::from_iter))
     }
 
     fn subscription_path(&self, instance: &HexName) -> PathBuf {

@@ -1,13 +1,13 @@
 //! Results of index scans, and the capacity for more tasks on this node.
 
+use leasehold_core::ids::TaskTypes;
 use leasehold_core::{Result, StoreTime, TaskId, TaskType};
 use leasehold_queue::Bell;
 use leasehold_queue::discover::IndexHit;
 use leasehold_store::host::Instant;
 use std::collections::{HashMap, HashSet};
 
-use super::Supervisor;
-use crate::spool::Subscriptions;
+use super::BucketLink;
 
 /// Most task ids whose type is cached.
 const TYPES_MAX: usize = 100_000;
@@ -16,6 +16,8 @@ const TYPES_MAX: usize = 100_000;
 #[derive(Default)]
 pub(crate) struct PrefetchState {
     pub(super) bell: Bell,
+    /// Time of the second scan after the last ring.
+    pub(super) second_scan_at: Option<StoreTime>,
     /// Time of the last full scan, which does not depend on the bell.
     pub(super) full_scan_at: Option<Instant>,
     /// Revision of entries whose task was not free.
@@ -29,20 +31,17 @@ pub(crate) struct PrefetchState {
     /// True if the last scan was cut off: there was too much to read at once.
     pub(super) is_cut_off: bool,
     /// Task types that workers here handled at the last scan.
-    pub(super) subscriptions: Option<Subscriptions>,
+    pub(super) subscriptions: Option<TaskTypes>,
     /// Time at which the next task becomes due, as of the last scan.
     pub(super) next_due_at: Option<StoreTime>,
+    /// Capacity of this node, as of the last count.
+    pub(super) capacity: Capacity,
 }
 
 impl PrefetchState {
-    /// Resets the state after a reconnect, for a full scan. Cached types are kept.
-    pub(super) fn reset(&mut self) {
-        let types = std::mem::take(&mut self.types);
-        *self = Self { types, ..Self::default() };
-    }
-
-    pub(super) fn type_of(&self, hit: &IndexHit) -> Option<&TaskType> {
-        self.types.get(&hit.entry.id).filter(|(rev, _)| *rev == hit.entry.rev).map(|(_, of)| of)
+    /// Returns the state after a reconnect, for a full scan. Cached types are kept.
+    pub(super) fn reset(&mut self) -> Self {
+        Self { types: std::mem::take(&mut self.types), ..Self::default() }
     }
 
     pub(super) fn cache_type(&mut self, hit: &IndexHit, task_type: &TaskType) {
@@ -52,59 +51,53 @@ impl PrefetchState {
         self.types.insert(hit.entry.id, (hit.entry.rev, task_type.clone()));
     }
 
-    pub(super) fn is_skipped(&self, hit: &IndexHit) -> bool {
-        self.skip.get(&hit.entry.id) == Some(&hit.entry.rev)
-    }
-
     /// Returns whether a task may be of use here. Types and tasks for which there is no capacity are recorded.
-    pub(super) fn is_useful(&mut self, hit: &IndexHit, capacity: &Capacity) -> bool {
-        let Some(of) = self.type_of(hit).cloned() else {
-            self.has_unknown |= capacity.is_full();
-            return !capacity.is_full();
+    pub(super) fn is_useful(&mut self, hit: &IndexHit) -> bool {
+        let known = self.types.get(&hit.entry.id).filter(|(rev, _)| *rev == hit.entry.rev);
+        let Some((_, of)) = known else {
+            let is_full = self.capacity.is_full();
+            self.has_unknown |= is_full;
+            return !is_full;
         };
-        let has_capacity = capacity.fits(&of);
-        if !has_capacity && capacity.subscriptions.includes(&of) {
-            self.types_with_more.insert(of);
+        let has_capacity = self.capacity.fits(of);
+        if !has_capacity && self.capacity.subscriptions.contains(of) {
+            self.types_with_more.insert(of.clone());
         }
         has_capacity
     }
 
     /// Returns whether workers here will soon be idle although there are pending tasks.
-    pub(super) fn is_running_short(&self, capacity: &Capacity) -> bool {
+    pub(super) fn is_running_short(&self) -> bool {
         self.is_cut_off
-            || self.types_with_more.iter().any(|of| capacity.is_low_on(of))
-            || self.has_unknown && capacity.is_low()
+            || self.types_with_more.iter().any(|of| self.capacity.is_low_on(of))
+            || self.has_unknown && self.capacity.is_low()
     }
 }
 
 /// Capacity for more tasks: per type that a worker here handles, so that no type blocks another; for all types together if a
 /// worker handles everything, or none has subscribed.
+#[derive(Default)]
 pub(super) struct Capacity {
-    pub(super) subscriptions: Subscriptions,
-    free: HashMap<TaskType, usize>,
+    pub(super) subscriptions: TaskTypes,
+    pub(super) free: HashMap<TaskType, usize>,
     window: usize,
 }
 
 impl Capacity {
     /// Number of free tasks on this node that count for this type.
     fn free_of(&self, task_type: &TaskType) -> usize {
-        if self.subscriptions.types().is_some() {
+        if self.subscriptions.names().is_some() {
             return self.free.get(task_type).copied().unwrap_or(0);
         }
         self.free.values().sum()
     }
 
     pub(super) fn fits(&self, task_type: &TaskType) -> bool {
-        self.subscriptions.includes(task_type) && self.free_of(task_type) < self.window
-    }
-
-    /// Counts a task that was copied here.
-    pub(super) fn count_copy(&mut self, task_type: &TaskType) {
-        *self.free.entry(task_type.clone()).or_default() += 1;
+        self.subscriptions.contains(task_type) && self.free_of(task_type) < self.window
     }
 
     fn is_low_on(&self, task_type: &TaskType) -> bool {
-        self.subscriptions.includes(task_type) && self.free_of(task_type) < self.window / 2
+        self.subscriptions.contains(task_type) && self.free_of(task_type) < self.window / 2
     }
 
     /// Returns whether there is enough of every type.
@@ -117,14 +110,15 @@ impl Capacity {
     }
 
     fn are_all(&self, are_enough: impl Fn(usize) -> bool) -> bool {
-        match self.subscriptions.types() {
-            Some(mut types) => types.all(|of| are_enough(self.free_of(of))),
+        match self.subscriptions.names() {
+            Some(types) => types.iter().all(|of| are_enough(self.free_of(of))),
             None => are_enough(self.free.values().sum()),
         }
     }
 }
 
-impl Supervisor {
+impl BucketLink {
+    /// Counts the capacity of this node.
     pub(super) async fn capacity(&self) -> Result<Capacity> {
         let (subscriptions, free) =
             self.spool.on_disk(|spool| Ok((spool.subscriptions()?, spool.free()?))).await?;

@@ -14,8 +14,8 @@ use leasehold_store::Purpose;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
-use super::prefetch::{Capacity, PrefetchState};
-use super::{BucketLink, Supervisor, Synced};
+use super::BucketLink;
+use super::prefetch::PrefetchState;
 use crate::spool::{LocalTask, Mirrored, Spool};
 
 /// Tasks that are read concurrently.
@@ -23,77 +23,71 @@ const CONCURRENCY: usize = 16;
 /// Reads after which a scan pauses: workers may wait for a claim to be sent, or for a renewal.
 const READS_MAX: usize = 512;
 
-impl Supervisor {
+impl BucketLink {
     /// Copies tasks to this node, up to its capacity.
-    pub(super) async fn pull(&self, link: &BucketLink) -> Result<Synced> {
-        let mut prefetch = link.prefetch.lock().await;
+    pub(super) async fn pull(&self) -> Result<()> {
+        let mut prefetch = self.prefetch.lock().await;
         let here = self.host().instant();
         let is_full_scan =
             prefetch.full_scan_at.is_none_or(|at| here.since(at) >= self.options.full_scan_interval);
         if is_full_scan {
             prefetch.skip.clear();
         }
-        let mut capacity = self.capacity().await?;
-        let mut synced = self.take_expired(link, &mut prefetch, &mut capacity, is_full_scan).await?;
-        if self.is_scan_due(link, &mut prefetch, &capacity).await? || is_full_scan {
-            synced.add(self.scan(link, &mut prefetch, capacity).await?);
+        prefetch.capacity = self.capacity().await?;
+        self.take_expired(&mut prefetch, is_full_scan).await?;
+        if self.is_scan_due(&mut prefetch).await? || is_full_scan {
+            self.scan(&mut prefetch).await?;
         }
         if is_full_scan {
             prefetch.full_scan_at = Some(here);
         }
-        Ok(synced)
+        Ok(())
     }
 
     /// Returns whether workers here will soon be idle although there are pending tasks.
-    pub(super) async fn is_running_short(&self, link: &BucketLink) -> Result<bool> {
-        let Ok(prefetch) = link.prefetch.try_lock() else { return Ok(false) };
+    pub(super) async fn is_running_short(&self) -> Result<bool> {
+        let mut prefetch = self.prefetch.lock().await;
         if !prefetch.is_cut_off && prefetch.types_with_more.is_empty() && !prefetch.has_unknown {
             return Ok(false);
         }
-        Ok(prefetch.is_running_short(&self.capacity().await?))
+        prefetch.capacity = self.capacity().await?;
+        Ok(prefetch.is_running_short())
     }
 
     /// Returns whether the ready index may have changed, or is needed for more tasks.
-    async fn is_scan_due(
-        &self,
-        link: &BucketLink,
-        prefetch: &mut PrefetchState,
-        capacity: &Capacity,
-    ) -> Result<bool> {
-        let now = link.queue.now()?;
+    async fn is_scan_due(&self, prefetch: &mut PrefetchState) -> Result<bool> {
+        let now = self.queue.now()?;
         // After a ring the index is scanned once more, a little later.
-        let is_again_due = prefetch.bell.second_scan_at().is_some_and(|at| now.has_reached(at));
+        let is_again_due = prefetch.second_scan_at.is_some_and(|at| now.has_reached(at));
         let is_next_due = prefetch.next_due_at.is_some_and(|at| now.is_due(at));
-        let has_rung = link.queue.has_rung(&mut prefetch.bell).await?;
-        let has_other_subscriptions = prefetch.subscriptions.as_ref() != Some(&capacity.subscriptions);
+        let change = self.queue.read_bell(&mut prefetch.bell).await?;
+        prefetch.second_scan_at = change.map_or(prefetch.second_scan_at, |change| change.second_scan_at);
+        let has_other_subscriptions =
+            prefetch.subscriptions.as_ref() != Some(&prefetch.capacity.subscriptions);
         Ok(is_again_due
             || is_next_due
-            || has_rung
+            || change.is_some()
             || has_other_subscriptions
-            || prefetch.is_running_short(capacity))
+            || prefetch.is_running_short())
     }
 
     /// Scans the ready index: removes copies of tasks that were taken, and fetches free ones.
-    async fn scan(
-        &self,
-        link: &BucketLink,
-        prefetch: &mut PrefetchState,
-        mut capacity: Capacity,
-    ) -> Result<Synced> {
-        prefetch.bell.scan_started(link.queue.now()?.earliest);
-        prefetch.subscriptions = Some(capacity.subscriptions.clone());
-        let page = link.queue.discover(Purpose::Sync, vec![KeyRange::whole(Index::Ready)]).await?;
+    async fn scan(&self, prefetch: &mut PrefetchState) -> Result<()> {
+        let now = self.queue.now()?;
+        prefetch.second_scan_at = prefetch.second_scan_at.filter(|at| !now.has_reached(*at));
+        prefetch.subscriptions = Some(prefetch.capacity.subscriptions.clone());
+        let page = self.queue.discover(Purpose::Sync, vec![KeyRange::whole(Index::Ready)]).await?;
         prefetch.next_due_at = page.next.map(Minute::start);
         let copies = self.spool.on_disk(Spool::local_tasks).await?;
-        let mut synced = Synced::default();
+        let mut has_forgotten = false;
         let shown: HashMap<TaskId, u64> = page.due.iter().map(|hit| (hit.entry.id, hit.entry.rev)).collect();
-        let now = link.queue.now()?;
+        let now = self.queue.now()?;
         let mut here: HashSet<TaskId> = HashSet::new();
         for copy in copies {
             let is_plain = copy.lease.is_none() && copy.checkout.is_none();
             match shown.get(&copy.task.id) {
                 None if is_plain && is_due(&copy, now) => {
-                    synced.forgotten += u64::from(self.remove_if_taken(link, &copy, now).await?);
+                    has_forgotten |= self.remove_if_taken(&copy, now).await?;
                 }
                 // It has changed since, and may be due earlier.
                 Some(rev) if is_plain && copy.base_rev < *rev => {}
@@ -102,26 +96,19 @@ impl Supervisor {
                 }
             }
         }
-        if synced.forgotten > 0 {
-            capacity = self.capacity().await?;
+        if has_forgotten {
+            prefetch.capacity = self.capacity().await?;
         }
-        let is_new = |hit: &IndexHit| !here.contains(&hit.entry.id) && !prefetch.is_skipped(hit);
+        let is_skipped = |hit: &IndexHit| prefetch.skip.get(&hit.entry.id) == Some(&hit.entry.rev);
+        let is_new = |hit: &IndexHit| !here.contains(&hit.entry.id) && !is_skipped(hit);
         let mut candidates: Vec<_> = page.due.into_iter().filter(is_new).collect();
         let host = self.host();
         candidates.sort_by_cached_key(|hit| (Reverse(hit.entry.priority), host.random()));
-        synced.add(self.fetch(link, prefetch, candidates, capacity).await?);
-        Ok(synced)
+        self.fetch(prefetch, candidates).await
     }
 
     /// Copies as many free tasks here as there is capacity for.
-    async fn fetch(
-        &self,
-        link: &BucketLink,
-        prefetch: &mut PrefetchState,
-        candidates: Vec<IndexHit>,
-        mut capacity: Capacity,
-    ) -> Result<Synced> {
-        let mut synced = Synced::default();
+    async fn fetch(&self, prefetch: &mut PrefetchState, candidates: Vec<IndexHit>) -> Result<()> {
         (prefetch.has_unknown, prefetch.is_cut_off) = (false, false);
         prefetch.types_with_more.clear();
         let (mut left, mut has_read) = (candidates.into_iter(), false);
@@ -131,12 +118,12 @@ impl Supervisor {
                 break;
             }
             let some: Vec<_> =
-                left.by_ref().filter(|hit| prefetch.is_useful(hit, &capacity)).take(CONCURRENCY).collect();
+                left.by_ref().filter(|hit| prefetch.is_useful(hit)).take(CONCURRENCY).collect();
             if some.is_empty() {
                 break;
             }
             let reads = stream::iter(some).map(|hit| async {
-                let snapshot = link.queue.load(Purpose::Sync, &hit.entry.id).await;
+                let snapshot = self.queue.load(Purpose::Sync, &hit.entry.id).await;
                 (hit, snapshot)
             });
             let snapshots: Vec<_> = reads.buffer_unordered(CONCURRENCY).collect().await;
@@ -153,50 +140,48 @@ impl Supervisor {
                 };
                 has_read = true;
                 prefetch.cache_type(&hit, &snapshot.task().task_type);
-                synced.mirrored +=
-                    u64::from(self.copy_if_free(link, prefetch, &hit, &snapshot, &mut capacity).await?);
+                self.copy_if_free(prefetch, &hit, &snapshot).await?;
             }
         }
-        Ok(synced)
+        Ok(())
     }
 
     /// Copies a task here that was read, if it is free and there is capacity for it.
     async fn copy_if_free(
         &self,
-        link: &BucketLink,
         prefetch: &mut PrefetchState,
         hit: &IndexHit,
         snapshot: &TaskSnapshot,
-        capacity: &mut Capacity,
-    ) -> Result<bool> {
-        let (task, now) = (snapshot.task(), link.queue.now()?);
+    ) -> Result<()> {
+        let (task, now) = (snapshot.task(), self.queue.now()?);
         let has_expired = task.expires_at.is_some_and(|at| now.is_past(at));
         if task.status() == Status::Pending && has_expired {
-            link.queue.update_if(Purpose::Sync, snapshot, &Event::Expire, self.name()).await?;
-            return Ok(false);
+            self.queue.update_if(snapshot, &Event::Expire).await?;
+            return Ok(());
         }
         let Some(view) = as_free(task, now) else {
             // A task that is older than its entry is about to change.
             if task.rev >= hit.entry.rev {
                 prefetch.skip.insert(hit.entry.id, hit.entry.rev);
             }
-            return Ok(false);
+            return Ok(());
         };
-        if !prefetch.is_useful(hit, capacity) {
-            return Ok(false);
+        if !prefetch.is_useful(hit) {
+            return Ok(());
         }
-        link.cache_snapshot(snapshot);
+        self.cache_snapshot(snapshot);
         let is_here = self.spool.on_disk(move |spool| spool.mirror(&view, None)).await? == Mirrored::Written;
         if is_here {
-            capacity.count_copy(&task.task_type);
+            *prefetch.capacity.free.entry(task.task_type.clone()).or_default() += 1;
+            self.count(|synced| synced.mirrored += 1);
         }
-        Ok(is_here)
+        Ok(())
     }
 
     /// Removes the copy of a task that is held or has ended. A missing ready entry suggests it, but an entry can be late, so
     /// the task itself is read.
-    async fn remove_if_taken(&self, link: &BucketLink, copy: &LocalTask, now: Now) -> Result<bool> {
-        let snapshot = match link.queue.load(Purpose::Sync, &copy.task.id).await {
+    async fn remove_if_taken(&self, copy: &LocalTask, now: Now) -> Result<bool> {
+        let snapshot = match self.queue.load(Purpose::Sync, &copy.task.id).await {
             // A corrupt record is left for an operator.
             Err(error) if error.kind() == Kind::Corrupt => return Ok(false),
             snapshot => snapshot?,
@@ -204,49 +189,43 @@ impl Supervisor {
         if let Some(view) = snapshot.as_ref().and_then(|snapshot| as_free(snapshot.task(), now)) {
             return self.spool.on_disk(move |spool| spool.mirror(&view, None)).await.map(|_| false);
         }
-        link.evict(&copy.task.id);
+        self.evict(&copy.task.id);
         let id = copy.task.id;
-        self.spool.on_disk(move |spool| spool.remove_copy(&id)).await
+        let is_gone = self.spool.on_disk(move |spool| spool.remove_copy(&id)).await?;
+        self.count(|synced| synced.forgotten += u64::from(is_gone));
+        Ok(is_gone)
     }
 
     /// Copies tasks here whose lease has expired, like free ones. A task that has no attempt left, or was cancelled, ends.
     /// Without capacity, that is left to other workers until the next full scan.
-    async fn take_expired(
-        &self,
-        link: &BucketLink,
-        prefetch: &mut PrefetchState,
-        capacity: &mut Capacity,
-        is_full_scan: bool,
-    ) -> Result<Synced> {
-        let page = link.queue.discover(Purpose::Sync, vec![KeyRange::whole(Index::Lease)]).await?;
-        let mut synced = Synced::default();
+    async fn take_expired(&self, prefetch: &mut PrefetchState, is_full_scan: bool) -> Result<()> {
+        let page = self.queue.discover(Purpose::Sync, vec![KeyRange::whole(Index::Lease)]).await?;
         let mut reads = 0;
         for hit in page.due {
             if reads >= READS_MAX {
                 break;
             }
-            if !is_full_scan && !prefetch.is_useful(&hit, capacity) {
+            if !is_full_scan && !prefetch.is_useful(&hit) {
                 continue;
             }
             reads += 1;
-            let Some(snapshot) = link.load_valid(&hit.entry.id).await? else { continue };
+            let Some(snapshot) = self.load_valid(&hit.entry.id).await? else { continue };
             prefetch.cache_type(&hit, &snapshot.task().task_type);
-            let now = link.queue.now()?;
+            let now = self.queue.now()?;
             let State::Running(claim) = &snapshot.task().state else {
-                link.queue.sweep(&hit).await?;
+                self.queue.sweep(&hit).await?;
                 continue;
             };
             if !now.is_past(claim.expires_at) {
                 // It was renewed: its entry moves to its new expiry.
-                link.queue.sweep(&hit).await?;
+                self.queue.sweep(&hit).await?;
             } else if as_free(snapshot.task(), now).is_some() {
-                synced.mirrored +=
-                    u64::from(self.copy_if_free(link, prefetch, &hit, &snapshot, capacity).await?);
+                self.copy_if_free(prefetch, &hit, &snapshot).await?;
             } else {
-                link.queue.update_if(Purpose::Sync, &snapshot, &Event::TimeOut, self.name()).await?;
+                self.queue.update_if(&snapshot, &Event::TimeOut).await?;
             }
         }
-        Ok(synced)
+        Ok(())
     }
 }
 

@@ -14,7 +14,7 @@ use leasehold_store::mutant::breaks;
 use std::collections::{BTreeMap, HashSet};
 
 use super::sync_step::SyncStep;
-use super::{BucketLink, Supervisor, Synced};
+use super::{BucketLink, report};
 use crate::spool::{Checkout, Mirrored, Spool};
 
 /// Tasks that are sent concurrently.
@@ -22,52 +22,44 @@ const CONCURRENCY: usize = 16;
 /// Attempts to change a record that changes before each of them.
 const TRIES_MAX: usize = 8;
 
-/// Outcome of an operation.
+/// Outcome of an operation. The node's copy of the task is updated when nothing is left to send for it.
 pub(super) enum Applied {
-    /// The bucket has it, or does not need it. The node's copy is updated when nothing is left to send for the task.
-    Sent(Synced, CopyUpdate),
+    /// The bucket has it, or does not need it.
+    Sent,
+    /// The bucket's version replaces the node's copy.
+    Replaced(Box<Task>),
+    /// The node's copy is removed.
+    Removed,
     /// It cannot be decided yet, and neither can the operations that follow it.
     Later,
 }
 
-/// Update of the node's copy of a task.
-pub(super) enum CopyUpdate {
-    /// The copy stays as it is.
-    Unchanged,
-    /// The bucket's version replaces the copy.
-    Replaced(Box<Task>),
-    /// The copy is removed.
-    Removed,
-}
-
-impl Supervisor {
+impl BucketLink {
     /// Sends the outbox: tasks concurrently, the operations of one task in order.
-    pub(super) async fn push(&self, link: &BucketLink) -> Result<Synced> {
+    pub(super) async fn push(&self) -> Result<()> {
         let ops = self.spool.on_disk(Spool::outbox).await?;
         let mut by_task: BTreeMap<_, Vec<_>> = BTreeMap::new();
         let tried: HashSet<u64> = ops.iter().map(|(seq, _)| *seq).collect();
         for (seq, op) in ops {
             by_task.entry(op.task).or_default().push((seq, op));
         }
-        by_task.retain(|_, ops| ops.iter().all(|(seq, _)| !lock(&link.deferred).contains(seq)));
-        let sends = by_task.into_iter().map(|(id, ops)| async move { (id, self.push_task(link, ops).await) });
+        by_task.retain(|_, ops| ops.iter().all(|(seq, _)| !lock(&self.deferred).contains(seq)));
+        let sends = by_task.into_iter().map(|(id, ops)| async move { (id, self.push_task(ops).await) });
         let all: Vec<_> = stream::iter(sends).buffer_unordered(CONCURRENCY).collect().await;
-        let mut synced = Synced::default();
         for (id, pushed) in all {
             match pushed {
-                Ok(pushed) => synced.add(pushed),
+                Ok(()) => {}
                 Err(error) if error.kind() == Kind::Unavailable => return Err(error),
                 // One corrupt task does not block the others.
                 Err(error) => tracing::error!(task = %id, %error, "failed to send operations of a task"),
             }
         }
         let left = self.spool.on_disk(Spool::outbox).await?;
-        *lock(&link.deferred) = left.iter().map(|(seq, _)| *seq).filter(|seq| tried.contains(seq)).collect();
-        Ok(synced)
+        *lock(&self.deferred) = left.iter().map(|(seq, _)| *seq).filter(|seq| tried.contains(seq)).collect();
+        Ok(())
     }
 
-    async fn push_task(&self, link: &BucketLink, ops: Vec<(u64, Op)>) -> Result<Synced> {
-        let mut all = Synced::default();
+    async fn push_task(&self, ops: Vec<(u64, Op)>) -> Result<()> {
         for (at, (seq, op)) in ops.iter().enumerate() {
             let seq = *seq;
             // A claim that has ended meanwhile is sent together with its end.
@@ -82,59 +74,57 @@ impl Supervisor {
             if matches!(op.kind, OpKind::Complete { .. }) && breaks("sent-too-early") {
                 self.spool.on_disk(move |spool| spool.remove_op(seq)).await?;
             }
-            match self.apply(link, &step).await? {
-                Applied::Sent(synced, then) => {
-                    all.add(synced);
-                    all.sent += 1;
-                    self.spool.on_disk(move |spool| spool.remove_op(seq)).await?;
-                    self.update_copy(op.task, then).await?;
-                }
+            let applied = self.apply(&step).await?;
+            if let Applied::Later = applied {
                 // Its end can be decided all the same.
-                Applied::Later if ops[at + 1..].iter().any(|(_, later)| is_its_end(later)) => {
-                    self.spool.on_disk(move |spool| spool.remove_op(seq)).await?;
+                if !ops[at + 1..].iter().any(|(_, later)| is_its_end(later)) {
+                    break;
                 }
-                Applied::Later => break,
+            } else {
+                self.count(|synced| synced.sent += 1);
             }
+            self.spool.on_disk(move |spool| spool.remove_op(seq)).await?;
+            self.update_copy(op.task, applied).await?;
         }
-        Ok(all)
+        Ok(())
     }
 
     /// Applies an operation in the bucket, or the bucket's state on the node.
-    pub(super) async fn apply(&self, link: &BucketLink, step: &SyncStep<'_>) -> Result<Applied> {
+    pub(super) async fn apply(&self, step: &SyncStep<'_>) -> Result<Applied> {
         let id = &step.op.task;
-        let mut snapshot = link.cached_snapshot(id);
+        let mut snapshot = self.cached_snapshot(id);
         // A cached record may be stale: enough for a conditional put, but not for anything else.
         let mut is_fresh = false;
         if snapshot.is_none() {
-            snapshot = link.queue.load(Purpose::Sync, id).await?;
+            snapshot = self.queue.load(Purpose::Sync, id).await?;
             is_fresh = true;
         }
         for _ in 0..TRIES_MAX {
             let bucket_state =
-                BucketState::of(snapshot.as_ref().map(TaskSnapshot::task), &step.known, link.queue.now()?);
+                BucketState::of(snapshot.as_ref().map(TaskSnapshot::task), &step.known, self.queue.now()?);
             let action =
                 reconcile(step.local, bucket_state, self.consistency(), self.finish_after_takeover());
             let SyncAction::Write(write) = action else {
                 if !is_fresh {
-                    snapshot = link.queue.load(Purpose::Sync, id).await?;
+                    snapshot = self.queue.load(Purpose::Sync, id).await?;
                     is_fresh = true;
                     continue;
                 }
-                return self.conclude(link, step, action, snapshot.as_ref()).await;
+                return self.conclude(step, action, snapshot.as_ref()).await;
             };
             let outcome = match (write, &snapshot) {
-                (BucketWrite::Create, there) => self.create(link, step.op, there.as_ref()).await?,
+                (BucketWrite::Create, there) => self.create(step.op, there.as_ref()).await?,
                 (_, None) => Transition::Missing,
-                (write, Some(known)) => match step.event(write, self, link.queue.now()?) {
-                    Some(event) => link.queue.update_if(Purpose::Sync, known, &event, self.name()).await?,
+                (write, Some(known)) => match step.event(write, self, self.queue.now()?) {
+                    Some(event) => self.queue.update_if(known, &event).await?,
                     // Nothing to write: the bucket is already in this state.
-                    None => return self.conclude(link, step, SyncAction::Done, Some(known)).await,
+                    None => return self.conclude(step, SyncAction::Done, Some(known)).await,
                 },
             };
             match outcome {
                 // Another worker may have changed the task since, or this process may have been suspended.
                 Transition::Done(now) | Transition::Superseded(now)
-                    if write.claims() && !step.is_held(now.task(), link.queue.now()?) =>
+                    if write.claims() && !step.is_held(now.task(), self.queue.now()?) =>
                 {
                     snapshot = Some(now);
                 }
@@ -142,73 +132,68 @@ impl Supervisor {
                 | Transition::Superseded(now)
                 | Transition::Rejected(Rejected::AlreadyApplied | Rejected::CancelRequested, now) => {
                     if now.task().status().is_final() {
-                        link.evict(id);
+                        self.evict(id);
                     } else {
-                        link.cache_snapshot(&now);
+                        self.cache_snapshot(&now);
                     }
-                    return self.accepted(link, step, write, &now).await;
+                    return self.accepted(step, write, &now).await;
                 }
                 Transition::Changed(now) => snapshot = Some(now),
                 Transition::Rejected(rejected, now) => {
-                    if let Some(applied) = self.refused(link, step, write, &rejected, &now).await? {
+                    if let Some(applied) = self.refused(step, write, &rejected, &now).await? {
                         return Ok(applied);
                     }
-                    snapshot = link.queue.load(Purpose::Sync, id).await?;
+                    snapshot = self.queue.load(Purpose::Sync, id).await?;
                 }
-                Transition::Missing => snapshot = link.queue.load(Purpose::Sync, id).await?,
+                Transition::Missing => snapshot = self.queue.load(Purpose::Sync, id).await?,
             }
             is_fresh = true;
         }
         Err(Error::new(Kind::Internal, format!("task {id} changed during {TRIES_MAX} attempts to sync it")))
     }
 
-    async fn create(&self, link: &BucketLink, op: &Op, there: Option<&TaskSnapshot>) -> Result<Transition> {
+    async fn create(&self, op: &Op, there: Option<&TaskSnapshot>) -> Result<Transition> {
         let OpKind::Submit { record: value, .. } = &op.kind else {
             return Err(Error::new(Kind::Internal, "only a submit creates a task"));
         };
         let mut task = read_record(value)?;
         if op.clock == ClockSource::Boot {
-            task = task.submitted_at(link.queue.now()?.earliest);
+            task = task.submitted_at(self.queue.now()?.earliest);
         }
-        match there {
-            Some(mark) => link.queue.create_over(Purpose::Sync, mark, task).await,
-            None => link.queue.create(Purpose::Sync, task).await,
-        }
+        self.queue.create(task, there).await
     }
 
     /// Handles an operation that the bucket has accepted.
     async fn accepted(
         &self,
-        link: &BucketLink,
         step: &SyncStep<'_>,
         write: BucketWrite,
         snapshot: &TaskSnapshot,
     ) -> Result<Applied> {
-        let (mut synced, mut then) = (Synced::default(), CopyUpdate::Unchanged);
         match write {
             BucketWrite::Claim | BucketWrite::TakeOver if step.local == NodeState::CheckedOut => {
-                synced.confirmed += u64::from(self.record_checkout(link, snapshot, true).await?);
-            }
-            BucketWrite::Claim | BucketWrite::TakeOver => {
-                synced.confirmed += u64::from(self.confirm(link, step, snapshot).await?);
-            }
-            BucketWrite::Renew => {
-                synced.renewed += 1;
-                if step.is_unconfirmed {
-                    synced.confirmed += u64::from(self.confirm(link, step, snapshot).await?);
+                if self.record_checkout(snapshot, true).await? {
+                    self.count(|synced| synced.confirmed += 1);
                 }
             }
-            _ => then = CopyUpdate::Replaced(Box::new(snapshot.task().clone())),
+            BucketWrite::Claim | BucketWrite::TakeOver => self.confirm(step, snapshot).await?,
+            BucketWrite::Renew => {
+                self.count(|synced| synced.renewed += 1);
+                if step.is_unconfirmed {
+                    self.confirm(step, snapshot).await?;
+                }
+            }
+            _ => {}
         }
         if snapshot.task().is_cancel_requested() {
             let id = step.op.task;
             self.spool.on_disk(move |spool| spool.mark_cancelled(&id)).await?;
         }
-        Ok(Applied::Sent(synced, then))
+        Ok(if write.claims() { Applied::Sent } else { Applied::Replaced(Box::new(snapshot.task().clone())) })
     }
 
     /// Confirms the claim to the worker that waits for it. If there is none, releases the task.
-    async fn confirm(&self, link: &BucketLink, step: &SyncStep<'_>, snapshot: &TaskSnapshot) -> Result<bool> {
+    async fn confirm(&self, step: &SyncStep<'_>, snapshot: &TaskSnapshot) -> Result<()> {
         let (id, lease_id, remote) = (step.op.task, step.lease_id.clone(), snapshot.task().clone());
         let lease = lease_id.clone();
         let is_there = self
@@ -217,24 +202,20 @@ impl Supervisor {
                 move |spool| Ok(spool.confirm(&id, &lease, &remote)? || spool.has_checkout(&id, &lease)?),
             )
             .await?;
-        if is_there || self.has_other_unsent_ops(&lease_id, step.local).await? {
-            return Ok(is_there);
+        if is_there {
+            self.count(|synced| synced.confirmed += 1);
+        } else if !self.has_other_unsent_ops(&lease_id, step.local).await? {
+            self.release_claim(snapshot, lease_id).await?;
         }
-        self.release_claim(link, snapshot, lease_id).await?;
-        Ok(false)
+        Ok(())
     }
 
     /// Releases a claim under which no worker here has started, and none will.
-    async fn release_claim(
-        &self,
-        link: &BucketLink,
-        snapshot: &TaskSnapshot,
-        lease_id: LeaseId,
-    ) -> Result<()> {
-        link.evict(&snapshot.task().id);
+    async fn release_claim(&self, snapshot: &TaskSnapshot, lease_id: LeaseId) -> Result<()> {
+        self.evict(&snapshot.task().id);
         let (mut snapshot, release) = (snapshot.clone(), Event::Release { lease_id: lease_id.clone() });
         for _ in 0..TRIES_MAX {
-            match link.queue.update_if(Purpose::Sync, &snapshot, &release, self.name()).await? {
+            match self.queue.update_if(&snapshot, &release).await? {
                 // It was cancelled meanwhile.
                 Transition::Changed(now) if now.task().lease_id.as_ref() == Some(&lease_id) => {
                     snapshot = now;
@@ -257,19 +238,19 @@ impl Supervisor {
     }
 
     /// Updates the node's copy of a task from the bucket, unless an operation is still to be sent.
-    pub(super) async fn update_copy(&self, id: TaskId, then: CopyUpdate) -> Result<()> {
+    pub(super) async fn update_copy(&self, id: TaskId, applied: Applied) -> Result<()> {
         self.spool
-            .on_disk(move |spool| match then {
-                CopyUpdate::Unchanged => Ok(()),
-                CopyUpdate::Replaced(remote) if remote.status() == Status::Pending => {
+            .on_disk(move |spool| match applied {
+                Applied::Sent | Applied::Later => Ok(()),
+                Applied::Replaced(remote) if remote.status() == Status::Pending => {
                     spool.mirror(&remote, None).map(|_| ())
                 }
                 // Another worker holds it, or it has ended.
-                CopyUpdate::Replaced(remote) => {
+                Applied::Replaced(remote) => {
                     spool.replace_final(&remote)?;
                     spool.remove_copy(&id).map(|_| ())
                 }
-                CopyUpdate::Removed => spool.remove_copy(&id).map(|_| ()),
+                Applied::Removed => spool.remove_copy(&id).map(|_| ()),
             })
             .await
     }
@@ -277,55 +258,45 @@ impl Supervisor {
     /// Handles an operation that the bucket rejects, or does not need.
     async fn conclude(
         &self,
-        link: &BucketLink,
         step: &SyncStep<'_>,
         action: SyncAction,
         snapshot: Option<&TaskSnapshot>,
     ) -> Result<Applied> {
-        let remote = snapshot.map(TaskSnapshot::task);
-        let (mut synced, mut then, op) = (Synced::default(), CopyUpdate::Unchanged, step.op);
-        link.evict(&op.task);
-        let is_claim = matches!(op.kind, OpKind::Claim { .. });
+        let op = step.op;
+        self.evict(&op.task);
         match action {
-            SyncAction::Continue if step.local == NodeState::Tentative => {
-                if let Some(snapshot) = snapshot {
-                    synced.confirmed += u64::from(self.confirm(link, step, snapshot).await?);
+            SyncAction::Continue | SyncAction::Write(_) => {
+                if let (NodeState::Tentative, Some(snapshot)) = (step.local, snapshot) {
+                    self.confirm(step, snapshot).await?;
                 }
+                return Ok(Applied::Sent);
             }
-            SyncAction::Continue | SyncAction::Write(_) => {}
-            SyncAction::Done => then = copy_update(remote),
+            SyncAction::Done => {}
             SyncAction::Drop(why) => {
                 if let Some(why) = why {
-                    Self::report(op, why);
+                    report(op, why);
                 }
-                if is_claim {
-                    synced.refused += 1;
+                if matches!(op.kind, OpKind::Claim { .. }) {
                     self.revoke(step, false).await?;
                 }
-                then = copy_update(remote);
             }
             SyncAction::Stop(why) => {
                 self.record_conflict(op, why).await?;
-                synced.duplicates += u64::from(why.is_duplicate_run());
-                synced.refused += 1;
                 self.revoke(step, false).await?;
+                return Ok(Applied::Sent);
             }
             SyncAction::Conflict(why) => {
                 self.record_conflict(op, why).await?;
-                synced.duplicates += u64::from(why.is_duplicate_run());
-                synced.conflicts += 1;
-                then = copy_update(remote);
+                self.count(|synced| synced.conflicts += 1);
             }
-            SyncAction::Refuse(why) => {
-                Self::report(op, why);
-                then = copy_update(remote);
-            }
+            SyncAction::Refuse(why) => report(op, why),
         }
-        Ok(Applied::Sent(synced, then))
+        Ok(from_bucket(snapshot.map(TaskSnapshot::task)))
     }
 
     async fn record_conflict(&self, op: &Op, why: SyncRefusal) -> Result<()> {
-        Self::report(op, why);
+        report(op, why);
+        self.count(|synced| synced.duplicates += u64::from(why.is_duplicate_run()));
         if breaks("conflict-thrown-away") {
             return Ok(());
         }
@@ -333,7 +304,9 @@ impl Supervisor {
         self.spool.on_disk(move |spool| spool.record_conflict(&op, why)).await
     }
 
+    /// Revokes a claim that the bucket has refused.
     async fn revoke(&self, step: &SyncStep<'_>, keeps_copy: bool) -> Result<()> {
+        self.count(|synced| synced.refused += 1);
         let (id, lease_id) = (step.op.task, step.lease_id.clone());
         self.spool.on_disk(move |spool| spool.revoke(&id, &lease_id, keeps_copy)).await.map(|_| ())
     }
@@ -341,7 +314,6 @@ impl Supervisor {
     /// Handles an event that the record does not allow. `None` if the table should be consulted again.
     async fn refused(
         &self,
-        link: &BucketLink,
         step: &SyncStep<'_>,
         write: BucketWrite,
         rejected: &Rejected,
@@ -355,31 +327,25 @@ impl Supervisor {
             }
             Rejected::NotBefore(_) if write == BucketWrite::Claim => {
                 self.revoke(step, true).await?;
-                let synced = Synced { refused: 1, ..Synced::default() };
-                return Ok(Some(Applied::Sent(synced, copy_update(Some(snapshot.task())))));
+                return Ok(Some(from_bucket(Some(snapshot.task()))));
             }
             Rejected::TooLate(_) if starts => Event::Expire,
             // No attempt is left, or it was cancelled: the bucket records that.
             Rejected::Status(_) if write == BucketWrite::TakeOver => step.end_of_lost_claim(snapshot.task()),
             Rejected::Status(_) if write == BucketWrite::Retry => {
                 return self
-                    .conclude(link, step, SyncAction::Refuse(SyncRefusal::NotEnded), Some(snapshot))
+                    .conclude(step, SyncAction::Refuse(SyncRefusal::NotEnded), Some(snapshot))
                     .await
                     .map(Some);
             }
             _ => return Ok(None),
         };
-        link.queue.update_if(Purpose::Sync, snapshot, &event, self.name()).await?;
+        self.queue.update_if(snapshot, &event).await?;
         Ok(None)
     }
 
     /// Records a check-out that was made or extended. Releases it if a worker here already holds the task.
-    pub(super) async fn record_checkout(
-        &self,
-        link: &BucketLink,
-        snapshot: &TaskSnapshot,
-        is_extended: bool,
-    ) -> Result<bool> {
+    pub(super) async fn record_checkout(&self, snapshot: &TaskSnapshot, is_extended: bool) -> Result<bool> {
         let task = snapshot.task().clone();
         let (State::Running(claim), Some(lease_id)) = (&task.state, task.lease_id.clone()) else {
             return Ok(false);
@@ -388,14 +354,10 @@ impl Supervisor {
         let checkout = Checkout { lease_id: lease_id.clone(), epoch, expires_at, is_extended };
         let mirrored = self.spool.on_disk(move |spool| spool.mirror(&task, Some(checkout))).await?;
         if mirrored == Mirrored::Busy {
-            self.release_claim(link, snapshot, lease_id).await?;
+            self.release_claim(snapshot, lease_id).await?;
             return Ok(false);
         }
         Ok(true)
-    }
-
-    pub(super) fn name(&self) -> &str {
-        self.spool.config().node_id.as_str()
     }
 
     fn finish_after_takeover(&self) -> bool {
@@ -403,10 +365,11 @@ impl Supervisor {
     }
 }
 
-fn copy_update(remote: Option<&Task>) -> CopyUpdate {
+/// The outcome that updates the node's copy from the bucket.
+fn from_bucket(remote: Option<&Task>) -> Applied {
     match remote {
-        Some(remote) if !remote.is_tombstone() => CopyUpdate::Replaced(Box::new(remote.clone())),
-        _ => CopyUpdate::Removed,
+        Some(remote) if !remote.is_tombstone() => Applied::Replaced(Box::new(remote.clone())),
+        _ => Applied::Removed,
     }
 }
 

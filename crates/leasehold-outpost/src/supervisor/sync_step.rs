@@ -3,7 +3,7 @@
 use leasehold_core::outpost::{BucketWrite, ClockSource, KnownState, NodeState, Op, OpKind};
 use leasehold_core::{Event, LeaseId, Now, State, StoreTime, Task};
 
-use super::Supervisor;
+use super::BucketLink;
 
 /// Operation of a node on a task, to apply in the bucket.
 pub(super) struct SyncStep<'a> {
@@ -17,7 +17,7 @@ pub(super) struct SyncStep<'a> {
 }
 
 impl<'a> SyncStep<'a> {
-    pub(super) fn of(op: &'a Op, has_started: bool, by: &Supervisor) -> Self {
+    pub(super) fn of(op: &'a Op, has_started: bool, by: &BucketLink) -> Self {
         let lease_id = op.kind.lease_id().cloned();
         let (from, write_id) = match &op.kind {
             OpKind::Claim { from, .. } => (from.clone(), None),
@@ -66,7 +66,7 @@ impl<'a> SyncStep<'a> {
     }
 
     /// Event that applies the operation; `None` if there is none.
-    pub(super) fn event(&self, write: BucketWrite, by: &Supervisor, now: Now) -> Option<Event> {
+    pub(super) fn event(&self, write: BucketWrite, by: &BucketLink, now: Now) -> Option<Event> {
         let (lease_id, lease, worker) =
             (self.lease_id.clone(), by.options.lease, by.spool.config().node_id.clone());
         Some(match (write, &self.op.kind) {

@@ -7,8 +7,9 @@
 #![expect(clippy::print_stdout, reason = "the test that started it reads what it prints")]
 
 use leasehold_core::outpost::Campaign;
-use leasehold_core::{Artifacts, Error, HexName, Name, NewTask, Result, State, Task, TaskId};
-use leasehold_outpost::{FileHook, HeldTask, NodeLocation, Spool};
+use leasehold_core::settlement::Settlement;
+use leasehold_core::{Error, HexName, Name, NewTask, Result, State, Task, TaskId};
+use leasehold_outpost::{FileHook, HeldTask, Spool};
 use leasehold_store::{Host, HostExt, SystemHost};
 use serde_json::json;
 use std::fs::File;
@@ -69,6 +70,8 @@ fn race(spool: &Spool, gate: &Path) -> Result<()> {
 }
 
 fn act(spool: &Spool, word: &str, id: &TaskId) -> Result<()> {
+    let settle = |settlement| spool.settle(&held(spool, id)?, settlement).map(|_| ());
+    let fail = |retryable| Settlement::Fail { error: "it broke".into(), retryable, after: None };
     match word {
         "submit" => {
             let mut order = NewTask::new("work", json!({"n": 1}))?;
@@ -80,11 +83,11 @@ fn act(spool: &Spool, word: &str, id: &TaskId) -> Result<()> {
             claimed.map(|_| ()).ok_or_else(|| Error::invalid("nothing to claim"))
         }
         "heartbeat" => spool.heartbeat(&mut held(spool, id)?).map(|_| ()),
-        "complete" => spool.complete(&held(spool, id)?, json!("output"), Artifacts::new()).map(|_| ()),
-        "fail" => spool.fail(&held(spool, id)?, "it broke", true, None).map(|_| ()),
-        "fail-for-good" => spool.fail(&held(spool, id)?, "it broke", false, None).map(|_| ()),
-        "release" => spool.release(&held(spool, id)?, None).map(|_| ()),
-        "stop" => spool.stop(&held(spool, id)?).map(|_| ()),
+        "complete" => settle(Settlement::complete(json!("output"))),
+        "fail" => settle(fail(true)),
+        "fail-for-good" => settle(fail(false)),
+        "release" => settle(Settlement::Release),
+        "stop" => settle(Settlement::Stop),
         "cancel" => spool.cancel(id),
         "requeue" => spool.requeue(id).map(|_| ()),
         "mirror" => spool.mirror(&known(spool)?, None).map(|_| ()),
@@ -124,12 +127,9 @@ fn known(spool: &Spool) -> Result<Task> {
 
 /// Returns the task and its lease, to act as its holder.
 fn held(spool: &Spool, id: &TaskId) -> Result<HeldTask> {
-    match spool.get(id)? {
-        Some(there) => match there.location {
-            NodeLocation::Leased(lease) => Ok(HeldTask { task: there.task, lease }),
-            place => Err(Error::invalid(format!("it is {place:?}"))),
-        },
-        None => Err(Error::invalid("it is not there")),
+    match (spool.get(id)?, spool.lease_of(id)?) {
+        (Some(task), Some(lease)) => Ok(HeldTask { task, lease }),
+        found => Err(Error::invalid(format!("it is not held: {found:?}"))),
     }
 }
 

@@ -5,10 +5,9 @@
 
 use futures::future::BoxFuture;
 use leasehold_core::limits::{DISK_HEARTBEAT, DISK_LEASE_STALE};
-use leasehold_core::{Kind, Result, StoreTime, Task};
+use leasehold_core::{Kind, Result, Task};
 use leasehold_queue::Settlement;
 use leasehold_queue::source::{ClaimStatus, ClaimedTask};
-use leasehold_store::HostExt;
 use leasehold_store::host::Instant;
 use serde_json::Value;
 use std::time::Duration;
@@ -40,32 +39,15 @@ impl SpoolClaim {
     /// Removes the conflict of a claim that the bucket has refused before the handler has started.
     pub(super) async fn remove_conflict(self) {
         let held = self.held.clone();
-        if let Err(error) = self.blocking(move |spool| spool.remove_claim_conflict(&held)).await {
+        if let Err(error) = self.spool.on_disk(move |spool| spool.remove_claim_conflict(&held)).await {
             tracing::warn!(%error, "failed to remove a conflict, task counts as run twice");
         }
-    }
-
-    fn recordable(&self, settlement: Settlement) -> Settlement {
-        settlement.recordable(self.spool.now().present().earliest)
-    }
-
-    /// Works on the spool, on a thread that may block.
-    fn blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Spool) -> Result<T> + Send + 'static,
-    ) -> BoxFuture<'static, Result<T>> {
-        let spool = self.spool.clone();
-        self.spool.host().blocking(move || work(&spool))
     }
 }
 
 impl ClaimedTask for SpoolClaim {
     fn task(&self) -> &Task {
         &self.held.task
-    }
-
-    fn now(&self) -> Result<StoreTime> {
-        Ok(self.spool.now().present().latest_known())
     }
 
     /// After that time any worker may have claimed the task.
@@ -83,7 +65,7 @@ impl ClaimedTask for SpoolClaim {
         Box::pin(async move {
             let (now, mut held) = (self.spool.host().instant(), self.held.clone());
             let is_due = is_requested || now.since(self.renewed_at) >= DISK_HEARTBEAT;
-            let checked = self.blocking(move |spool| {
+            let checked = self.spool.on_disk(move |spool| {
                 let mut status = spool.lease_status(&held)?;
                 // A confirmation may have changed attempt and epoch.
                 let is_renewal = is_due || status.confirmed && held.lease.tentative;
@@ -110,8 +92,8 @@ impl ClaimedTask for SpoolClaim {
     }
 
     fn finish(&mut self, settlement: Settlement) -> BoxFuture<'_, Result<Option<Task>>> {
-        let (held, settlement) = (self.held.clone(), self.recordable(settlement));
-        let recorded = self.blocking(move |spool| record(spool, &held, settlement));
+        let held = self.held.clone();
+        let recorded = self.spool.on_disk(move |spool| spool.settle(&held, settlement));
         Box::pin(async move {
             match recorded.await {
                 Ok(task) => Ok(Some(task)),
@@ -128,24 +110,12 @@ impl ClaimedTask for SpoolClaim {
 
     /// Keeps a result in `conflicts/` whose task another worker holds by now.
     fn keep_late_result(&mut self, settlement: Settlement) -> BoxFuture<'_, ()> {
-        let (held, settlement) = (self.held.clone(), self.recordable(settlement));
+        let held = self.held.clone();
         Box::pin(async move {
-            let Settlement::Complete { output, results } = settlement else { return };
-            let kept = self.blocking(move |spool| spool.keep_late_result(&held, output, results));
+            let kept = self.spool.on_disk(move |spool| spool.keep_late_result(&held, settlement));
             if let Err(error) = kept.await {
                 tracing::error!(%error, "failed to keep the result of a lost task");
             }
         })
-    }
-}
-
-fn record(spool: &Spool, held: &HeldTask, settlement: Settlement) -> Result<Task> {
-    match settlement {
-        Settlement::Complete { output, results } => spool.complete(held, output, results),
-        Settlement::Fail { error, retryable, after } => spool.fail(held, &error, retryable, after),
-        Settlement::Exhaust { error, max_attempts } => spool.exhaust(held, &error, max_attempts),
-        Settlement::Snooze(until) => spool.release(held, Some(until)),
-        Settlement::Release => spool.release(held, None),
-        Settlement::Stop => spool.stop(held),
     }
 }

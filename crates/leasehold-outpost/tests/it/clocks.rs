@@ -103,7 +103,7 @@ fn a_delayed_task_never_starts_early() {
     later.start = Start::After(Duration::from_hours(1));
     let id = test.spool.submit(later).unwrap();
     test.advance(3_500);
-    assert!(test.spool.poll(9, &any).unwrap().is_empty());
+    assert!(test.spool.poll(9, &any()).unwrap().is_empty());
     // A reboot resets the clock: the delay counts from the boot.
     let rebooted = test.other().with_boot_id("boot-2");
     test.host.advance_boot_only(-4_500_000_000_000);
@@ -111,7 +111,7 @@ fn a_delayed_task_never_starts_early() {
     test.advance(3_599);
     assert!(claim(&rebooted, &id, "w").is_none());
     test.advance(1);
-    assert_eq!(rebooted.poll(9, &any).unwrap(), [id]);
+    assert_eq!(rebooted.poll(9, &any()).unwrap(), [id]);
     assert!(claim(&rebooted, &id, "w").is_some());
 }
 

@@ -1,8 +1,9 @@
 //! Random concurrent operations, on a disk that fails now and then.
 
 use leasehold_core::outpost::{Op, OpKind};
+use leasehold_core::settlement::Settlement;
 use leasehold_core::{HexName, Kind, Status, TaskId};
-use leasehold_outpost::{FileHook, NodeLocation, Spool};
+use leasehold_outpost::{FileHook, Spool};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 
 use crate::support::{
-    TestSpool, any, claim, complete, make_stale, op_names, ops, order, places, test_spool, worker,
+    TestSpool, any, claim, complete, failure, make_stale, op_names, ops, order, places, test_spool, worker,
 };
 
 /// Fails once, at this step.
@@ -29,7 +30,7 @@ fn whole_life(spool: &Spool) -> leasehold_core::Result<()> {
     let id = spool.submit(order())?;
     let mut held = claim(&id)?.unwrap();
     spool.heartbeat(&mut held)?;
-    spool.fail(&held, "it broke", false, None)?;
+    spool.settle(&held, failure("it broke", false, None))?;
     spool.requeue(&id)?;
     let held = claim(&id)?.unwrap();
     complete(spool, &held).map(|_| ())
@@ -80,14 +81,14 @@ fn claim_and_settle(test: &TestSpool, name: &str, turns: u32) {
         if dice(&spool, 20) == 0 {
             spool.recover().unwrap();
         }
-        let Some(id) = spool.poll(1, &any).unwrap().pop() else { continue };
+        let Some(id) = spool.poll(1, &any()).unwrap().pop() else { continue };
         let Some(held) = claim(&spool, &id, name) else { continue };
         let settled = match dice(&spool, 6) {
-            0 => spool.fail(&held, "it broke", false, None),
-            1 => spool.release(&held, None),
+            0 => spool.settle(&held, failure("it broke", false, None)),
+            1 => spool.settle(&held, Settlement::Release),
             2 => {
                 spool.cancel(&id).unwrap();
-                spool.stop(&held)
+                spool.settle(&held, Settlement::Stop)
             }
             3 => {
                 // As if it had died.
@@ -136,9 +137,8 @@ fn concurrent_operations_keep_a_task_in_one_place_and_complete_it_once_per_gener
     for id in &ids {
         assert_eq!(places(&test.spool, id).len(), 1, "{id}");
         let there = test.spool.get(id).unwrap().unwrap();
-        let is_completed = completions.contains_key(&(*id, there.task.generation));
-        assert_eq!(there.location == NodeLocation::Completed, is_completed);
-        assert_eq!(there.task.status() == Status::Completed, is_completed);
+        let is_completed = completions.contains_key(&(*id, there.generation));
+        assert_eq!(there.status() == Status::Completed, is_completed);
     }
     assert_eq!(std::fs::read_dir(test.spool.root().join("tmp")).unwrap().count(), 0);
 }

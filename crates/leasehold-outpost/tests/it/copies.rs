@@ -1,13 +1,14 @@
 //! Copies of the bucket's tasks, and files that the supervisor must not touch.
 
+use leasehold_core::settlement::Settlement;
 use leasehold_core::task::Claim;
 use leasehold_core::{HexName, State, Status, Task};
 use leasehold_outpost::{Checkout, Mirrored};
 use std::time::Duration;
 
 use crate::support::{
-    BUCKET_MS, at, bucket, claim, complete, config, lease, op_names, order, places, remote, send_all,
-    snapshot, test_spool, test_spool_with, worker,
+    BUCKET_MS, at, bucket, claim, complete, config, failure, lease, op_names, order, places, remote,
+    send_all, snapshot, test_spool, test_spool_with, worker,
 };
 use leasehold_core::outpost::{OpKind, SyncRefusal};
 
@@ -75,7 +76,7 @@ fn a_task_with_unsent_operations_is_not_removed() {
     let task = remote(1);
     test.spool.mirror(&task, None).unwrap();
     let held = claim(&test.spool, &task.id, "w").unwrap();
-    test.spool.release(&held, None).unwrap();
+    test.spool.settle(&held, Settlement::Release).unwrap();
     let before = snapshot(test.spool.root());
     assert!(!test.spool.remove_copy(&task.id).unwrap(), "in the outbox");
     assert_eq!(test.spool.mirror(&Task { rev: 9, ..task.clone() }, None).unwrap(), Mirrored::Busy);
@@ -91,7 +92,7 @@ fn operations_sent_by_another_process_do_not_block() {
     let task = remote(1);
     test.spool.mirror(&task, None).unwrap();
     let held = claim(&test.spool, &task.id, "w").unwrap();
-    test.spool.release(&held, None).unwrap();
+    test.spool.settle(&held, Settlement::Release).unwrap();
     assert_eq!(test.spool.mirror(&task, None).unwrap(), Mirrored::Busy);
     let counts = test.spool.count().unwrap();
     assert_eq!((counts.free, counts.leased, counts.outbox), (1, 0, 2));
@@ -182,7 +183,7 @@ fn an_expired_or_used_check_out_gives_no_claim() {
     let next = claim(&test.spool, &task.id, "next").unwrap();
     assert!(next.lease.tentative && next.lease.lease_id != held.lease.lease_id);
     assert_eq!((next.lease.epoch, op_names(&test.spool)), (2, vec!["claim".to_owned()]));
-    test.spool.fail(&next, "it broke", true, Some(Duration::ZERO)).unwrap();
+    test.spool.settle(&next, failure("it broke", true, Some(Duration::ZERO))).unwrap();
     assert_eq!(test.spool.local_tasks().unwrap()[0].checkout, None);
 }
 
@@ -219,7 +220,7 @@ fn the_note_of_the_node_is_not_sent_to_the_bucket() {
     let id = test.spool.submit(order()).unwrap();
     let held = claim(&test.spool, &id, "w").unwrap();
     let copy = test.spool.local_tasks().unwrap().remove(0);
-    let there = test.spool.get(&id).unwrap().unwrap().task;
+    let there = test.spool.get(&id).unwrap().unwrap();
     let done = complete(&test.spool, &held).unwrap();
     for task in [held.task, copy.task, there, done] {
         assert!(task.unknown.is_empty(), "{:?}", task.unknown);
@@ -240,7 +241,7 @@ fn the_buckets_record_of_an_ended_task_replaces_the_nodes() {
     theirs.state = State::Failed { finished_at: at(BUCKET_MS) };
     test.spool.replace_final(&theirs).unwrap();
     assert_eq!(places(&test.spool, &task.id), ["failed"]);
-    assert_eq!(test.spool.get(&task.id).unwrap().unwrap().task, theirs);
+    assert_eq!(test.spool.get(&task.id).unwrap().unwrap(), theirs);
     let claim = &held.lease.lease_id.as_str()[..8];
     let kept = test.spool.root().join(format!("conflicts/{}.{}-{claim}.json", task.id, op.name()));
     assert_eq!(crate::support::json_of(&kept)["why"], "failed_by_others");

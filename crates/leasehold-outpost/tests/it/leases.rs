@@ -22,9 +22,9 @@ fn a_lease_is_taken_601_seconds_after_the_last_heartbeat_and_not_after_600() {
         let first = claim(&test.spool, &id, "first").unwrap();
         test.advance(600);
         assert!(claim(&test.spool, &id, "next").is_none());
-        assert!(test.spool.poll(9, &any).unwrap().is_empty());
+        assert!(test.spool.poll(9, &any()).unwrap().is_empty());
         test.advance(1);
-        assert_eq!(test.spool.poll(9, &any).unwrap(), [id]);
+        assert_eq!(test.spool.poll(9, &any()).unwrap(), [id]);
         let next = claim(&test.spool, &id, "next").unwrap();
         assert_eq!((next.lease.epoch, next.lease.attempt), (2, 2));
         assert_eq!((next.task.epoch, next.task.attempt), (2, 2));
@@ -45,7 +45,7 @@ fn a_task_of_25_minutes_is_never_taken_from_a_worker_with_heartbeats() {
         for half in 0..2 {
             test.advance(DISK_HEARTBEAT.as_secs() / 2);
             for (other, name) in others.iter().zip(["eager", "greedy"]) {
-                assert!(other.poll(9, &any).unwrap().is_empty(), "minute {minute}.{half}");
+                assert!(other.poll(9, &any()).unwrap().is_empty(), "minute {minute}.{half}");
                 assert!(claim(other, &id, name).is_none(), "minute {minute}.{half}");
             }
         }
@@ -63,16 +63,16 @@ fn a_lease_that_has_been_corrupt_for_ten_minutes_is_taken() {
         let held = claim(&test.spool, &id, "w").unwrap();
         fs::write(path(&test.spool, &SpoolFile::Lease(id)), torn).unwrap();
         // The first claim records it; until then a poll returns the task.
-        assert_eq!(test.spool.poll(9, &any).unwrap(), [id]);
+        assert_eq!(test.spool.poll(9, &any()).unwrap(), [id]);
         assert!(claim(&test.spool, &id, "next").is_none());
-        assert!(test.spool.poll(9, &any).unwrap().is_empty());
+        assert!(test.spool.poll(9, &any()).unwrap().is_empty());
         assert!(complete(&test.spool, &held).is_err());
         test.advance(600);
         // A change of the wall clock has no effect.
         test.host.jump_wall(7_200);
         assert!(claim(&test.spool, &id, "next").is_none());
         test.advance(1);
-        assert_eq!(test.spool.poll(9, &any).unwrap(), [id]);
+        assert_eq!(test.spool.poll(9, &any()).unwrap(), [id]);
         let next = claim(&test.other(), &id, "next").unwrap();
         assert_eq!((next.lease.epoch, next.lease.attempt), (2, 2));
         complete(&test.spool, &next).unwrap();
@@ -133,7 +133,7 @@ fn a_rebooted_machine_keeps_no_lease() {
     let id = test.spool.submit(order()).unwrap();
     claim(&test.spool, &id, "w").unwrap();
     let rebooted = test.other().with_boot_id("boot-2");
-    assert_eq!(rebooted.poll(9, &any).unwrap(), [id]);
+    assert_eq!(rebooted.poll(9, &any()).unwrap(), [id]);
     assert_eq!(claim(&rebooted, &id, "next").unwrap().lease.epoch, 2);
 }
 
@@ -148,7 +148,7 @@ fn a_last_attempt_whose_lease_expires_fails_with_the_reason() {
     }
     assert!(claim(&test.spool, &id, "w").is_none());
     assert!(lease(&test.spool, &id).is_none());
-    let task = test.spool.get(&id).unwrap().unwrap().task;
+    let task = test.spool.get(&id).unwrap().unwrap();
     assert_eq!(task.error.as_deref(), Some("claim of worker w expired"));
     assert_eq!(ops(&test.spool).last().unwrap().kind.name(), "fail");
 }

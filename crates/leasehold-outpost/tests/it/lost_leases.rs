@@ -1,24 +1,25 @@
 //! A worker that has lost its lease gets an error, and changes nothing.
 
-use leasehold_core::{Artifacts, Kind, Status};
+use leasehold_core::settlement::Settlement;
+use leasehold_core::{Kind, Status};
 use leasehold_outpost::{FileHook, HeldTask, Spool};
 use serde_json::json;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use crate::support::{TestSpool, claim, order, snapshot, test_spool};
+use crate::support::{TestSpool, claim, failure, order, snapshot, test_spool};
 
 fn assert_lost(spool: &Spool, held: &HeldTask) {
     let before = snapshot(spool.root());
     let kinds = [
         spool.heartbeat(&mut held.clone()).unwrap_err().kind(),
         spool.lease_status(held).unwrap_err().kind(),
-        spool.complete(held, json!(1), Artifacts::new()).unwrap_err().kind(),
-        spool.fail(held, "x", true, None).unwrap_err().kind(),
-        spool.fail(held, "x", false, None).unwrap_err().kind(),
-        spool.release(held, None).unwrap_err().kind(),
-        spool.stop(held).unwrap_err().kind(),
+        spool.settle(held, Settlement::complete(json!(1))).unwrap_err().kind(),
+        spool.settle(held, failure("x", true, None)).unwrap_err().kind(),
+        spool.settle(held, failure("x", false, None)).unwrap_err().kind(),
+        spool.settle(held, Settlement::Release).unwrap_err().kind(),
+        spool.settle(held, Settlement::Stop).unwrap_err().kind(),
     ];
     assert_eq!(kinds, [Kind::Lost; 7]);
     assert_eq!(snapshot(spool.root()), before);
@@ -44,7 +45,7 @@ fn a_lease_of_a_task_that_another_worker_completed_is_lost() {
     let (test, held) = claimed();
     test.advance(601);
     let next = claim(&test.spool, &held.task.id, "next").unwrap();
-    test.spool.complete(&next, json!("theirs"), Artifacts::new()).unwrap();
+    test.spool.settle(&next, Settlement::complete(json!("theirs"))).unwrap();
     assert_lost(&test.spool, &held);
     assert_lost(&test.spool, &next);
 }
@@ -52,7 +53,7 @@ fn a_lease_of_a_task_that_another_worker_completed_is_lost() {
 #[test]
 fn a_released_lease_is_lost() {
     let (test, held) = claimed();
-    test.spool.release(&held, None).unwrap();
+    test.spool.settle(&held, Settlement::Release).unwrap();
     assert_lost(&test.spool, &held);
     // Also when the same process claims it again.
     claim(&test.spool, &held.task.id, "w").unwrap();
@@ -86,12 +87,12 @@ fn a_completion_that_failed_half_way_is_not_lost() {
     for step in 0.. {
         let (test, held) = claimed();
         let full = test.spool.clone().with_file_hook(Arc::new(FullAt(step, AtomicU64::new(0))));
-        let Err(error) = full.complete(&held, json!("done"), Artifacts::new()) else { break };
+        let Err(error) = full.settle(&held, Settlement::complete(json!("done"))) else { break };
         assert_eq!(error.kind(), Kind::Unavailable, "{error}");
         has_failed += 1;
-        let task = test.spool.complete(&held, json!("done"), Artifacts::new()).unwrap();
+        let task = test.spool.settle(&held, Settlement::complete(json!("done"))).unwrap();
         assert_eq!(task.status(), Status::Completed, "step {step}");
-        assert_eq!(test.spool.get(&held.task.id).unwrap().unwrap().task.output(), Some(&json!("done")));
+        assert_eq!(test.spool.get(&held.task.id).unwrap().unwrap().output(), Some(&json!("done")));
         let ops = test.spool.outbox().unwrap();
         assert_eq!(ops.iter().filter(|(_, op)| op.kind.name() == "complete").count(), 1);
     }

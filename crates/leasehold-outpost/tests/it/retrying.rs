@@ -1,13 +1,14 @@
 //! Attempts, delays between them, and generations.
 
 use leasehold_core::new_task::MAX_ATTEMPTS;
+use leasehold_core::settlement::Settlement;
 use leasehold_core::{Kind, Reason, RetryPolicy, Status};
-use leasehold_outpost::{NodeLocation, Spool};
+use leasehold_outpost::Spool;
 use serde_json::json;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::support::{any, bucket, claim, complete, op_names, ops, order, places, test_spool};
+use crate::support::{any, bucket, claim, complete, failure, op_names, ops, order, places, test_spool};
 
 #[test]
 fn pauses_double_from_ten_seconds_and_after_five_attempts_it_has_failed() {
@@ -19,7 +20,7 @@ fn pauses_double_from_ten_seconds_and_after_five_attempts_it_has_failed() {
         let id = test.spool.submit(order()).unwrap();
         for pause in [10, 20, 40, 80] {
             let held = claim(&test.spool, &id, "w").unwrap();
-            let task = test.spool.fail(&held, "it broke", true, None).unwrap();
+            let task = test.spool.settle(&held, failure("it broke", true, None)).unwrap();
             assert_eq!((task.status(), task.error.as_deref()), (Status::Pending, Some("it broke")));
             test.advance(pause - 1);
             assert!(claim(&test.spool, &id, "w").is_none(), "pause {pause}");
@@ -28,13 +29,10 @@ fn pauses_double_from_ten_seconds_and_after_five_attempts_it_has_failed() {
         }
         let held = claim(&test.spool, &id, "w").unwrap();
         assert_eq!(held.task.attempt, 5);
-        let task = test.spool.fail(&held, "it broke again", true, None).unwrap();
+        let task = test.spool.settle(&held, failure("it broke again", true, None)).unwrap();
         assert_eq!(task.status(), Status::Failed);
-        let there = test.spool.get(&id).unwrap().unwrap();
-        assert_eq!(
-            (there.location, there.task.error.as_deref()),
-            (NodeLocation::Failed, Some("it broke again"))
-        );
+        assert_eq!(test.spool.get(&id).unwrap().unwrap().error.as_deref(), Some("it broke again"));
+        assert_eq!(places(&test.spool, &id), ["failed"]);
         let names: HashSet<_> = ops(&test.spool).iter().map(|op| op.name().to_string()).collect();
         assert_eq!(names.len(), 11, "a submit, five claims, five failures");
     }
@@ -44,7 +42,7 @@ fn pauses_double_from_ten_seconds_and_after_five_attempts_it_has_failed() {
 fn defaults_differ_from_those_of_a_bucket_and_given_values_are_kept() {
     let test = test_spool();
     let id = test.spool.submit(order()).unwrap();
-    let task = test.spool.get(&id).unwrap().unwrap().task;
+    let task = test.spool.get(&id).unwrap().unwrap();
     let pauses: Vec<_> = (1..=9).map(|n| task.retry_policy.backoff(n, 0).as_secs()).collect();
     assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 600, 600, 600]);
     assert_eq!(task.max_attempts, 5);
@@ -54,7 +52,7 @@ fn defaults_differ_from_those_of_a_bucket_and_given_values_are_kept() {
         asked.max_attempts = Some(number);
         asked.retry_policy = Some(RetryPolicy::default());
         let id = test.spool.submit(asked).unwrap();
-        let task = test.spool.get(&id).unwrap().unwrap().task;
+        let task = test.spool.get(&id).unwrap().unwrap();
         assert_eq!((task.max_attempts, task.retry_policy), (number, RetryPolicy::default()));
     }
 }
@@ -66,9 +64,9 @@ fn a_task_that_was_not_started_in_time_has_expired() {
     brief.expires_in = Some(Duration::from_mins(1));
     let id = test.spool.submit(brief).unwrap();
     test.advance(61);
-    assert_eq!(test.spool.poll(9, &any).unwrap(), [id]);
+    assert_eq!(test.spool.poll(9, &any()).unwrap(), [id]);
     assert!(claim(&test.spool, &id, "w").is_none());
-    assert_eq!(test.spool.get(&id).unwrap().unwrap().task.status(), Status::Expired);
+    assert_eq!(test.spool.get(&id).unwrap().unwrap().status(), Status::Expired);
     assert_eq!(places(&test.spool, &id), ["failed"]);
     test.spool.requeue(&id).unwrap();
     complete(&test.spool, &claim(&test.spool, &id, "w").unwrap()).unwrap();
@@ -79,7 +77,7 @@ fn a_failure_may_set_the_retry_delay() {
     let test = test_spool();
     let id = test.spool.submit(order()).unwrap();
     let held = claim(&test.spool, &id, "w").unwrap();
-    test.spool.fail(&held, "busy", true, Some(Duration::from_secs(3))).unwrap();
+    test.spool.settle(&held, failure("busy", true, Some(Duration::from_secs(3)))).unwrap();
     test.advance(3);
     assert_eq!(claim(&test.spool, &id, "w").unwrap().lease.attempt, 2);
 }
@@ -91,7 +89,7 @@ fn a_requeue_is_another_generation_whose_operations_have_other_names() {
     for generation in 0..3 {
         let held = claim(&test.spool, &id, "w").unwrap();
         assert_eq!((held.task.generation, held.task.attempt), (generation, 1));
-        test.spool.fail(&held, "it broke", false, None).unwrap();
+        test.spool.settle(&held, failure("it broke", false, None)).unwrap();
         assert_eq!(places(&test.spool, &id), ["failed"]);
         let task = test.spool.requeue(&id).unwrap();
         assert_eq!((task.generation, task.status()), (generation + 1, Status::Pending));
@@ -111,11 +109,10 @@ fn a_released_task_has_used_no_attempt() {
     test.spool.record_bucket_time(bucket(0)).unwrap();
     let id = test.spool.submit(order()).unwrap();
     let held = claim(&test.spool, &id, "w").unwrap();
-    assert_eq!(test.spool.release(&held, None).unwrap().attempt, 0);
+    assert_eq!(test.spool.settle(&held, Settlement::Release).unwrap().attempt, 0);
     let held = claim(&test.spool, &id, "w").unwrap();
     assert_eq!((held.lease.attempt, held.lease.epoch), (1, 2));
-    let later = test.spool.now().present().earliest.plus(Duration::from_mins(30));
-    test.spool.release(&held, Some(later)).unwrap();
+    test.spool.settle(&held, Settlement::Snooze(Duration::from_mins(30))).unwrap();
     test.advance(29 * 60);
     assert!(claim(&test.spool, &id, "w").is_none());
     test.advance(65);
@@ -131,7 +128,7 @@ fn a_cancelled_task_is_stopped_by_its_holder() {
     test.spool.cancel(&id).unwrap();
     test.spool.cancel(&id).unwrap();
     assert!(test.spool.heartbeat(&mut held).unwrap().cancelled);
-    assert_eq!(test.spool.stop(&held).unwrap().status(), Status::Cancelled);
+    assert_eq!(test.spool.settle(&held, Settlement::Stop).unwrap().status(), Status::Cancelled);
     assert_eq!(places(&test.spool, &id), ["failed"]);
     assert_eq!(op_names(&test.spool), ["submit", "claim", "cancel", "stop"]);
     assert_eq!(test.spool.cancel(&id).unwrap_err().reason(), Some(Reason::Conflict));
@@ -146,7 +143,7 @@ fn a_task_that_is_cancelled_while_its_holder_is_dead_does_not_run_again() {
     test.spool.cancel(&id).unwrap();
     test.advance(601);
     assert!(claim(&test.spool, &id, "next").is_none());
-    assert_eq!(test.spool.get(&id).unwrap().unwrap().task.status(), Status::Cancelled);
+    assert_eq!(test.spool.get(&id).unwrap().unwrap().status(), Status::Cancelled);
 }
 
 #[test]
@@ -177,9 +174,6 @@ fn an_impossible_operation_is_refused() {
     let id = test.spool.submit(order()).unwrap();
     let held = claim(&test.spool, &id, "w").unwrap();
     let large = json!("x".repeat(300_000));
-    assert_eq!(
-        test.spool.complete(&held, large, leasehold_core::Artifacts::new()).unwrap_err().kind(),
-        Kind::Invalid
-    );
-    complete(&test.spool, &held).unwrap();
+    let failed = test.spool.settle(&held, Settlement::complete(large)).unwrap();
+    assert_eq!(failed.status(), Status::Failed, "another attempt would not change its size");
 }

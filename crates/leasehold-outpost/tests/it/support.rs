@@ -1,9 +1,9 @@
 //! A spool in a temporary folder, and helpers for tests.
 
+use leasehold_core::ids::TaskTypes;
 use leasehold_core::outpost::{Campaign, ClockSource, Consistency, DiskLease, Op, SpoolFile};
-use leasehold_core::{
-    Artifacts, HexName, Name, NewTask, Now, ShardLen, StepContext, StoreTime, Task, TaskId, TaskType,
-};
+use leasehold_core::settlement::Settlement;
+use leasehold_core::{HexName, Name, NewTask, Now, ShardLen, StepContext, StoreTime, Task, TaskId};
 use leasehold_outpost::{HeldTask, OutpostConfig, Spool};
 use leasehold_store::testing::FakeHost;
 use leasehold_store::{Host, SystemHost};
@@ -80,12 +80,12 @@ pub(crate) fn claim(spool: &Spool, id: &TaskId, name: &str) -> Option<HeldTask> 
     spool.claim(id, &worker(name), &instance).unwrap()
 }
 
-pub(crate) fn any(_: &TaskType) -> bool {
-    true
+pub(crate) fn any() -> TaskTypes {
+    TaskTypes::all()
 }
 
 pub(crate) fn complete(spool: &Spool, held: &HeldTask) -> leasehold_core::Result<Task> {
-    spool.complete(held, json!("output"), Artifacts::new())
+    spool.settle(held, Settlement::complete(json!("output")))
 }
 
 pub(crate) fn at(millis: i64) -> StoreTime {
@@ -182,3 +182,7 @@ pub(crate) fn json_of(path: &Path) -> Value {
 }
 
 pub(crate) const BOOT: ClockSource = ClockSource::Boot;
+
+pub(crate) fn failure(error: &str, retryable: bool, after: Option<Duration>) -> Settlement {
+    Settlement::Fail { error: error.into(), retryable, after }
+}

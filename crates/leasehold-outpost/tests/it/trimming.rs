@@ -16,7 +16,7 @@ fn completed(spool: &Spool) -> TaskId {
 #[test]
 fn completed_tasks_are_removed_by_age_in_the_buckets_time() {
     let keep = Duration::from_hours(7 * 24);
-    let test = test_spool_with(OutpostConfig { completed_keep: keep, ..relaxed() });
+    let test = test_spool_with(OutpostConfig { completed_keep_secs: keep.as_secs(), ..relaxed() });
     let early = completed(&test.spool);
     test.spool.record_bucket_time(bucket(0)).unwrap();
     let old = completed(&test.spool);
@@ -57,7 +57,7 @@ fn the_oldest_completed_tasks_beyond_the_maximum_are_removed() {
 #[test]
 fn records_of_duplicate_runs_are_removed_but_never_results() {
     let keep = Duration::from_hours(7 * 24);
-    let test = test_spool_with(OutpostConfig { completed_keep: keep, ..relaxed() });
+    let test = test_spool_with(OutpostConfig { completed_keep_secs: keep.as_secs(), ..relaxed() });
     test.spool.record_bucket_time(bucket(0)).unwrap();
     completed(&test.spool);
     let ops = test.spool.outbox().unwrap();

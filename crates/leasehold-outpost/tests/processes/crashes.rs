@@ -1,15 +1,16 @@
 //! Processes that are killed before each of their system calls.
 
 use leasehold_core::outpost::SpoolFile;
-use leasehold_core::{TaskId, record};
-use leasehold_outpost::{HeldTask, NodeLocation, Spool};
+use leasehold_core::{Status, TaskId, record};
+use leasehold_outpost::{HeldTask, Spool};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use crate::one_at_a_time;
 use crate::support::{
-    claim, complete, folder, lease, make_stale, of, op_names, order, path, places, real, remote, send_all,
+    claim, complete, failure, folder, lease, make_stale, of, op_names, order, path, places, real, remote,
+    send_all,
 };
 
 /// More steps than any operation needs.
@@ -37,7 +38,7 @@ fn claimed(spool: &Spool) -> TaskId {
 fn failed(spool: &Spool) -> TaskId {
     let id = submitted(spool);
     let held = claim(spool, &id, "w").unwrap();
-    spool.fail(&held, "it broke", false, None).unwrap();
+    spool.settle(&held, failure("it broke", false, None)).unwrap();
     id
 }
 
@@ -111,14 +112,14 @@ fn run(data: &Path, word: &str, id: &TaskId, step: u32) -> bool {
 fn assert_can_complete(spool: &Spool, id: &TaskId, case: &str) {
     assert!(!spool.root().join(format!("pending/{id}/change.json")).exists(), "{case}");
     let there = spool.get(id).unwrap().unwrap();
-    match there.location {
-        NodeLocation::Completed => assert!(spool.requeue(id).is_err(), "{case}"),
-        NodeLocation::Failed => {
+    match (there.status(), spool.lease_of(id).unwrap()) {
+        (Status::Completed, _) => assert!(spool.requeue(id).is_err(), "{case}"),
+        (status, _) if status.is_final() => {
             spool.requeue(id).unwrap();
             let held = claim(spool, id, "next").unwrap();
             complete(spool, &held).unwrap();
         }
-        NodeLocation::Leased(lease) => {
+        (_, Some(lease)) => {
             assert!(claim(spool, id, "next").is_none() || lease.boot_id == "before", "{case}");
             make_stale(spool, id);
             let before = lease.epoch;
@@ -129,12 +130,12 @@ fn assert_can_complete(spool: &Spool, id: &TaskId, case: &str) {
                 assert!(complete(spool, &old).is_err(), "{case}");
             }
         }
-        NodeLocation::Pending => {
+        (_, None) => {
             // After a failed attempt it is due in ten seconds.
             if let Some(held) = claim(spool, id, "next") {
                 complete(spool, &held).unwrap();
             } else {
-                assert_eq!(there.task.error.as_deref(), Some("it broke"), "{case}");
+                assert_eq!(there.error.as_deref(), Some("it broke"), "{case}");
             }
         }
     }
@@ -252,10 +253,8 @@ fn a_cancel_of_a_leased_task_happens_or_not() {
         op: Some("cancel"),
         prepare: claimed,
         has_happened: |spool, id| {
-            let NodeLocation::Leased(lease) = spool.get(id).unwrap().unwrap().location else {
-                panic!("it has no lease")
-            };
-            let task = spool.get(id).unwrap().unwrap().task;
+            let lease = spool.lease_of(id).unwrap().expect("it is held");
+            let task = spool.get(id).unwrap().unwrap();
             spool.lease_status(&HeldTask { task, lease }).unwrap().cancelled
         },
     });
@@ -290,7 +289,7 @@ fn a_copy_of_a_task_that_had_ended_here_takes_its_place_or_not() {
             let id = leave_remote(spool);
             spool.mirror(&remote(5), None).unwrap();
             let held = claim(spool, &id, "w").unwrap();
-            spool.fail(&held, "it broke", false, None).unwrap();
+            spool.settle(&held, failure("it broke", false, None)).unwrap();
             id
         },
         has_happened: is_free,

@@ -2,6 +2,7 @@
 //! one task in the same moment.
 
 use leasehold_core::outpost::Consistency::{Relaxed, Strict};
+use leasehold_core::settlement::Settlement;
 use leasehold_core::{Event, HexName, NewTask, Status};
 use serde_json::json;
 use std::sync::{Arc, Mutex};
@@ -63,7 +64,7 @@ async fn a_check_out_ends_when_its_worker_has_died_and_the_next_one_releases_it(
     cluster.advance(minutes(11));
     let second = node.claim(&id).unwrap();
     assert!(second.lease.tentative);
-    node.spool.release(&second, None).unwrap();
+    node.spool.settle(&second, Settlement::Release).unwrap();
     node.reconnect();
     node.sync().await;
     assert_eq!(cluster.get(&id).await.status(), Status::Pending);
@@ -191,7 +192,7 @@ async fn a_check_out_of_unknown_expiry_is_no_attempt() {
     let rebooted = node.spool.clone().with_boot_id("another");
     let held = take(&rebooted, &id).unwrap();
     assert!(held.lease.tentative);
-    rebooted.release(&held, None).unwrap();
+    rebooted.settle(&held, Settlement::Release).unwrap();
     node.reconnect();
     node.sync().await;
     let task = cluster.get(&id).await;

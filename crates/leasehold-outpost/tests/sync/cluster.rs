@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use futures::FutureExt;
 use leasehold_core::outpost::{Campaign, Consistency};
+use leasehold_core::settlement::Settlement;
 use leasehold_core::{HexName, Kind, Name, NewTask, Task, TaskId, WorkerId};
 use leasehold_outpost::{HeldTask, OutpostConfig, Spool, Supervisor, SupervisorOptions, Synced};
 use leasehold_queue::ObjectQueue;
@@ -227,7 +228,7 @@ impl Node {
     }
 
     pub(crate) fn complete(&self, held: &HeldTask, output: u32) -> Task {
-        self.spool.complete(held, json!(output), leasehold_core::Artifacts::new()).unwrap()
+        self.spool.settle(held, Settlement::complete(json!(output))).unwrap()
     }
 
     /// Number of results that the bucket has rejected.
@@ -238,4 +239,8 @@ impl Node {
     pub(crate) fn has_nothing_to_send(&self) -> bool {
         self.spool.outbox().unwrap().is_empty()
     }
+}
+
+pub(crate) fn failure(error: &str, retryable: bool, after: Option<Duration>) -> Settlement {
+    Settlement::Fail { error: error.into(), retryable, after }
 }

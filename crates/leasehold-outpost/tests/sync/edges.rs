@@ -1,8 +1,10 @@
 //! Edge cases: crashes between two writes, two workers that claim one task in the same moment, tasks that cannot be sent,
 //! tasks of types that no worker here handles.
 
+use leasehold_core::ids::TaskTypes;
 use leasehold_core::outpost::Consistency::{Relaxed, Strict};
 use leasehold_core::outpost::{ClockSource, Op, OpKind};
+use leasehold_core::settlement::Settlement;
 use leasehold_core::{Event, HexName, Name, NewTask, State, Status, StoreTime, Task, TaskId};
 use leasehold_outpost::{HeldTask, Spool};
 use leasehold_queue::Transition;
@@ -33,7 +35,7 @@ pub(crate) async fn check_out(cluster: &TestCluster, node: &mut Node, duration: 
 /// Writes a change of another client to the bucket.
 pub(crate) async fn write(cluster: &TestCluster, id: &TaskId, event: Event) -> Task {
     let snapshot = cluster.queue.load(Purpose::Admin, id).await.unwrap().unwrap();
-    match cluster.queue.update_if(Purpose::Admin, &snapshot, &event, "others").await.unwrap() {
+    match cluster.queue.update_if(&snapshot, &event).await.unwrap() {
         Transition::Done(snapshot) | Transition::Superseded(snapshot) => snapshot.task().clone(),
         other => panic!("{other:?}"),
     }
@@ -173,7 +175,7 @@ async fn a_supervisor_recovers_after_its_credentials_were_refused() {
         link.refuse();
         cluster.run_for(minutes(3)).await;
         let output = json!(7);
-        spool.complete(&held, output, leasehold_core::Artifacts::new()).unwrap();
+        spool.settle(&held, Settlement::complete(output)).unwrap();
         link.allow();
         cluster.run_for(minutes(2)).await;
         shutdown.drain();
@@ -268,7 +270,7 @@ async fn a_task_that_is_rescheduled_earlier_in_the_bucket_is_due_earlier_here() 
     let held = node.claim(&id).unwrap();
     node.sync().await;
     let now = cluster.queue.now().unwrap().earliest;
-    node.spool.release(&held, Some(now.plus(Duration::from_hours(48)))).unwrap();
+    node.spool.settle(&held, Settlement::Snooze(Duration::from_hours(48))).unwrap();
     node.sync().await;
     assert!(node.claim(&id).is_none());
     cluster.queue.reschedule(&id, now).await.unwrap();
@@ -331,14 +333,13 @@ async fn delayed_tasks_do_not_block_others() {
         cluster.submit().await;
     }
     node.sync().await;
-    for id in node.spool.poll(32, &|_| true).unwrap() {
+    for id in node.spool.poll(32, &TaskTypes::all()).unwrap() {
         held.extend(node.claim(&id));
     }
     assert_eq!(held.len(), 32);
     node.sync().await;
-    let until = cluster.queue.now().unwrap().earliest.plus(Duration::from_hours(48));
     for held in &held {
-        node.spool.release(held, Some(until)).unwrap();
+        node.spool.settle(held, Settlement::Snooze(Duration::from_hours(48))).unwrap();
     }
     node.sync().await;
     let id = cluster.submit().await;

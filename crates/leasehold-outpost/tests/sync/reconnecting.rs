@@ -1,14 +1,14 @@
 //! The reconnect table, row by row: real files, a real supervisor, a bucket in memory, a link that is cut and restored.
 
 use leasehold_core::outpost::Consistency::{self, Relaxed, Strict};
+use leasehold_core::settlement::Settlement;
 use leasehold_core::{Event, HexName, Kind, Name, Status, Task, TaskId};
-use leasehold_outpost::NodeLocation;
 use leasehold_queue::{TaskSnapshot, Transition};
 use leasehold_store::Purpose;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-use crate::cluster::{Node, TestCluster, minutes, order};
+use crate::cluster::{Node, TestCluster, failure, minutes, order};
 
 /// Claims the task as a worker on the bucket.
 async fn taken_by_others(cluster: &TestCluster, id: &TaskId) -> TaskSnapshot {
@@ -19,7 +19,7 @@ async fn taken_by_others(cluster: &TestCluster, id: &TaskId) -> TaskSnapshot {
 }
 
 async fn update(cluster: &TestCluster, snapshot: &TaskSnapshot, event: &Event) -> TaskSnapshot {
-    match cluster.queue.update_if(Purpose::Admin, snapshot, event, "others").await.unwrap() {
+    match cluster.queue.update_if(snapshot, event).await.unwrap() {
         Transition::Done(snapshot) | Transition::Superseded(snapshot) => snapshot,
         other => panic!("{event:?}: {other:?}"),
     }
@@ -100,7 +100,7 @@ async fn a_check_out_continues_is_claimed_again_or_dropped() {
     node.cut();
     let held = node.claim(&id).unwrap();
     assert!(!held.lease.tentative);
-    node.spool.release(&held, None).unwrap();
+    node.spool.settle(&held, Settlement::Release).unwrap();
     node.reconnect();
     node.sync().await;
     // Released: any worker may claim it.
@@ -288,7 +288,7 @@ async fn a_completion_is_recorded_once_and_never_discarded() {
 async fn a_failed_attempt_counts_unless_another_worker_has_claimed_it() {
     let (cluster, mut node, id) = disconnected_node(Relaxed).await;
     let held = node.claim(&id).unwrap();
-    node.spool.fail(&held, "no film", true, None).unwrap();
+    node.spool.settle(&held, failure("no film", true, None)).unwrap();
     node.reconnect();
     node.sync().await;
     let task = cluster.get(&id).await;
@@ -296,7 +296,7 @@ async fn a_failed_attempt_counts_unless_another_worker_has_claimed_it() {
 
     let (cluster, mut node, id) = disconnected_node(Relaxed).await;
     let held = node.claim(&id).unwrap();
-    node.spool.fail(&held, "no film", true, None).unwrap();
+    node.spool.settle(&held, failure("no film", true, None)).unwrap();
     let others = taken_by_others(&cluster, &id).await;
     node.reconnect();
     node.sync().await;
@@ -311,8 +311,8 @@ async fn a_released_or_snoozed_task_is_released_in_the_bucket() {
     node.reconnect();
     node.sync().await;
     node.cut();
-    let until = cluster.queue.now().unwrap().earliest.plus(minutes(30));
-    node.spool.release(&held, Some(until)).unwrap();
+    let until = node.spool.now().present().latest_known().plus(minutes(30));
+    node.spool.settle(&held, Settlement::Snooze(minutes(30))).unwrap();
     node.reconnect();
     node.sync().await;
     let task = cluster.get(&id).await;
@@ -325,7 +325,7 @@ async fn a_requeue_makes_another_generation_unless_another_client_was_faster() {
     for case in ["failed", "retried", "completed"] {
         let (cluster, mut node, id) = disconnected_node(Relaxed).await;
         let held = node.claim(&id).unwrap();
-        node.spool.fail(&held, "broken", false, None).unwrap();
+        node.spool.settle(&held, failure("broken", false, None)).unwrap();
         node.reconnect();
         node.sync().await;
         assert_eq!(cluster.get(&id).await.status(), Status::Failed);
@@ -390,10 +390,10 @@ async fn a_cancel_from_another_client_reaches_the_worker_that_runs_the_task() {
     node.spool.heartbeat(&mut held).unwrap();
     node.sync().await;
     assert!(node.spool.lease_status(&held).unwrap().cancelled);
-    node.spool.stop(&held).unwrap();
+    node.spool.settle(&held, Settlement::Stop).unwrap();
     node.sync().await;
     assert_eq!(cluster.get(&id).await.status(), Status::Cancelled);
-    assert!(matches!(node.spool.get(&id).unwrap().unwrap().location, NodeLocation::Failed));
+    assert_eq!(node.spool.get(&id).unwrap().unwrap().status(), Status::Cancelled);
 }
 
 #[tokio::test]
@@ -404,7 +404,7 @@ async fn a_task_that_was_submitted_before_the_first_connection_gets_the_buckets_
     let delayed =
         leasehold_core::NewTask { start: leasehold_core::new_task::Start::After(minutes(90)), ..order() };
     let (now, later) = (node.spool.submit(order()).unwrap(), node.spool.submit(delayed).unwrap());
-    let created_at = node.spool.get(&now).unwrap().unwrap().task.created_at;
+    let created_at = node.spool.get(&now).unwrap().unwrap().created_at;
     assert!(cluster.queue.now().unwrap().earliest.since(created_at) > minutes(600), "in a time of its own");
     node.reconnect();
     node.sync().await;
@@ -488,7 +488,10 @@ async fn the_bucket_keeps_the_attempt_limit_of_a_handler() {
             assert_eq!(cluster.get(&id).await.status(), Status::Running);
             node.cut();
         }
-        let failed = node.spool.exhaust(&held, "no more", 1).unwrap();
+        let failed = node
+            .spool
+            .settle(&held, Settlement::Exhaust { error: "no more".into(), max_attempts: 1 })
+            .unwrap();
         assert_eq!((failed.attempt, failed.max_attempts), (1, 1));
         node.reconnect();
         node.sync().await;

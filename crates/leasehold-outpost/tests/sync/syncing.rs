@@ -1,6 +1,7 @@
 //! Sync of nodes with the bucket: copies, recovery of tasks of dead nodes, request counts.
 
 use futures::{StreamExt, stream};
+use leasehold_core::ids::TaskTypes;
 use leasehold_core::limits::DISK_LEASE_STALE;
 use leasehold_core::outpost::Consistency::{Relaxed, Strict};
 use leasehold_core::{Event, HexName, Name, Status};
@@ -26,12 +27,12 @@ async fn of_five_thousand_tasks_the_ten_free_ones_are_found() {
         let snapshot = cluster.queue.load(Purpose::Admin, id).await.unwrap().unwrap();
         let lease_id = HexName::from_random(number as u128);
         let claim = Event::Claim { worker: worker.clone(), lease_id, lease: Duration::from_hours(10) };
-        let updated = cluster.queue.update_if(Purpose::Admin, &snapshot, &claim, "others").await.unwrap();
+        let updated = cluster.queue.update_if(&snapshot, &claim).await.unwrap();
         assert!(matches!(updated, Transition::Done(_)));
     }
     let mut node = cluster.node("pi-1");
     assert_eq!(node.sync().await.mirrored, 10);
-    let found = node.spool.poll(100, &|_| true).unwrap();
+    let found = node.spool.poll(100, &TaskTypes::all()).unwrap();
     assert_eq!(found.len(), 10);
     assert!(found.iter().all(|id| tasks[..10].contains(id)));
 }
@@ -46,7 +47,7 @@ async fn more_than_a_page_of_pending_tasks_is_copied_a_window_at_a_time() {
     let window = SupervisorOptions::default().window;
     assert_eq!(node.sync().await.mirrored, window as u64);
     for _ in 0..50 {
-        let found = node.spool.poll(window, &|_| true).unwrap();
+        let found = node.spool.poll(window, &TaskTypes::all()).unwrap();
         let held: Vec<_> = found.iter().filter_map(|id| node.claim(id)).collect();
         node.sync().await;
         for held in held {
@@ -131,7 +132,8 @@ async fn the_task_of_a_dead_node_is_run_by_another_node() {
         while !done {
             cluster.advance(Duration::from_secs(20));
             other.sync().await;
-            if let Some(held) = other.spool.poll(1, &|_| true).unwrap().first().and_then(|id| other.claim(id))
+            if let Some(held) =
+                other.spool.poll(1, &TaskTypes::all()).unwrap().first().and_then(|id| other.claim(id))
             {
                 other.sync().await;
                 assert!(other.spool.lease_status(&held).unwrap().confirmed);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::{QueueLayout, Submitted};
 use crate::check::Checked;
 use crate::connect::ObjectQueue;
-use crate::inspect::{Filter, Stats, unknown_task};
+use crate::inspect::{Filter, ListedTask, Stats, unknown_task};
 use crate::purge::{Purged, PurgedAll, Retention};
 use crate::tasks::{ChangeFrom, IndexUpdate, TaskSnapshot, Transition};
 use crate::unique::UniqueKey;
@@ -49,8 +49,7 @@ impl QueueLayout for ObjectQueue {
 
     fn operate<'a>(&'a self, id: &'a TaskId, event: Event) -> BoxFuture<'a, Result<Transition<Task>>> {
         Box::pin(async move {
-            let (from, by) = (ChangeFrom::Id(id), self.config.by.as_str());
-            match self.change(Purpose::Admin, from, &event, by, IndexUpdate::Change).await? {
+            match self.change(Purpose::Admin, ChangeFrom::Id(id), &event, IndexUpdate::Change).await? {
                 Transition::Rejected(why, now) => Ok(Transition::Rejected(why, now.task)),
                 applied => {
                     applied.done().map(|now| Transition::Done(now.task)).ok_or_else(|| unknown_task(id))
@@ -73,6 +72,14 @@ impl QueueLayout for ObjectQueue {
 
     fn list(&self, filter: Filter) -> BoxStream<'_, Result<Task>> {
         self.list(filter).boxed()
+    }
+
+    fn listed(&self) -> BoxStream<'_, Result<ListedTask>> {
+        self.listed().boxed()
+    }
+
+    fn read_listed<'a>(&'a self, listed: &'a ListedTask) -> BoxFuture<'a, Result<Option<Task>>> {
+        Box::pin(self.read_listed(listed))
     }
 
     fn purge<'a>(&'a self, task: &'a Task, retention: &'a Retention) -> BoxFuture<'a, Result<Purged>> {

@@ -2,13 +2,12 @@
 //!
 //! Requests per task: 1 get, 3 puts (forwarding marker, entry, record) and 1 delete (the old entry); a final task has
 //! no entry, so 1 get and 2 puts. Verifying it: 2 gets. A marker found after a crash: 2 gets, and 2 puts if its task
-//! is missing.
+//! is missing. Removing what is left of it: 2 gets and 1 delete, and 1 delete per entry that still exists.
 
-use bytes::Bytes;
 use futures::TryStreamExt;
 use leasehold_core::forwarding::ForwardingMarker;
 use leasehold_core::{
-    Entry, Error, Event, Index, Kind, Result, ShardLen, Task, TaskId, WriteId, keys, record, step,
+    Entry, Error, Event, Kind, Result, ShardLen, Task, TaskId, WriteId, keys, record, step,
 };
 use leasehold_store::host::lock;
 use leasehold_store::{Decision, Purpose, update};
@@ -49,40 +48,21 @@ enum Marked {
     Gone,
     /// A forwarding marker from an earlier run.
     Before(ForwardingMarker),
-    /// A forwarding marker that has just replaced the task, with the task's entry.
+    /// The task, which was just replaced; with its entry before.
     Now(ForwardingMarker, Option<Entry>),
 }
 
-/// Step to do for each task.
-#[derive(Clone, Copy)]
-pub(super) enum MoveStep<'a> {
-    Move,
-    Close,
-    Verify(&'a Covering),
-    Sweep,
-}
-
-impl MoveStep<'_> {
-    fn pass(self) -> MigrationPass {
-        match self {
-            MoveStep::Move => MigrationPass::Move,
-            MoveStep::Close => MigrationPass::Close,
-            MoveStep::Verify(_) => MigrationPass::Verify,
-            MoveStep::Sweep => MigrationPass::Sweep,
-        }
-    }
-}
-
-pub(super) type Covering = BTreeMap<TaskId, Vec<Entry>>;
+/// Index entries, by task.
+type Covering = BTreeMap<TaskId, Vec<Entry>>;
 
 impl Migration<'_> {
     /// Moves all tasks, and verifies until all of them exist and are covered.
     pub(super) async fn move_and_verify(&self, route: &MoveRoute) -> Result<()> {
         let [total] = self.queue.count_tasks([route.from]).await?;
-        self.for_each_key(route, total, MoveStep::Move).await?;
+        self.for_each_key(route, total, MigrationPass::Move, &Covering::new()).await?;
         for _ in 0..VERIFY_ROUNDS_MAX {
             let covering = self.covering(route.to).await?;
-            if self.for_each_key(route, total, MoveStep::Verify(&covering)).await? == 0 {
+            if self.for_each_key(route, total, MigrationPass::Verify, &covering).await? == 0 {
                 return Ok(());
             }
         }
@@ -92,37 +72,56 @@ impl Migration<'_> {
     /// Makes sure that no move of these tasks in flight can be applied any longer.
     pub(super) async fn close(&self, route: &MoveRoute) -> Result<()> {
         let [total] = self.queue.count_tasks([route.from]).await?;
-        self.for_each_key(route, total, MoveStep::Close).await.map(drop)
+        self.for_each_key(route, total, MigrationPass::Close, &Covering::new()).await.map(drop)
+    }
+
+    /// Removes the markers and entries that are left, once no request can be applied at the old keys any longer. Every
+    /// object is read before it is removed: one that arrived late is a task, not a marker, and is moved like any other.
+    pub(super) async fn remove_left(&self, route: &MoveRoute) -> Result<()> {
+        let [total] = self.queue.count_tasks([route.from]).await?;
+        self.for_each_key(route, total, MigrationPass::Sweep, &Covering::new()).await?;
+        let removals = self.queue.entries_of(route.from).map_ok(|entry| async move {
+            self.queue.ensure_allowed(route.intent()).await?;
+            self.queue.client.delete(Purpose::Admin, &entry.key()).await
+        });
+        removals.try_buffer_unordered(MOVES_AT_ONCE).try_collect().await
     }
 
     /// Does a step for every key of the old length, concurrently. Returns the number of keys that had to be
     /// corrected. Corrupt objects are recorded and not moved.
-    pub(super) async fn for_each_key(
+    async fn for_each_key(
         &self,
         route: &MoveRoute,
         total: u64,
-        move_step: MoveStep<'_>,
+        pass: MigrationPass,
+        covering: &Covering,
     ) -> Result<u64> {
-        (self.report)(Progress::Working(move_step.pass(), 0, total));
+        (self.report)(Progress::Working(pass, 0, total));
         let is_ours = |key: &String| keys::parse_task_shard(key).is_some_and(|(len, _)| len == route.from);
         let keys = self.queue.task_keys().try_filter(|key| futures::future::ready(is_ours(key)));
-        let runs = keys.map_ok(|key| async move { self.run_step(route, &key, move_step).await });
+        let runs = keys.map_ok(|key| async move { self.run_step(route, &key, pass, covering).await });
         let mut runs = std::pin::pin!(runs.try_buffer_unordered(MOVES_AT_ONCE));
         let (mut done, mut faults) = (0, 0);
         while let Some(is_fine) = runs.try_next().await? {
             (done, faults) = (done + 1, faults + u64::from(!is_fine));
-            (self.report)(Progress::Working(move_step.pass(), done, total));
+            (self.report)(Progress::Working(pass, done, total));
         }
         Ok(faults)
     }
 
-    async fn run_step(&self, route: &MoveRoute, key: &str, move_step: MoveStep<'_>) -> Result<bool> {
+    async fn run_step(
+        &self,
+        route: &MoveRoute,
+        key: &str,
+        pass: MigrationPass,
+        covering: &Covering,
+    ) -> Result<bool> {
         self.queue.ensure_allowed(route.intent()).await?;
-        let outcome = match move_step {
-            MoveStep::Move => self.move_task(route, key).await.map(|_| true),
-            MoveStep::Close => self.close_task(route, key).await.map(|()| true),
-            MoveStep::Verify(covering) => self.verify(route, key, covering).await,
-            MoveStep::Sweep => self.remove_marker(route, key).await.map(|()| true),
+        let outcome = match pass {
+            MigrationPass::Move => self.move_task(route, key).await.map(|_| true),
+            MigrationPass::Close => self.close_task(route, key).await.map(|()| true),
+            MigrationPass::Verify => self.verify(route, key, covering).await,
+            MigrationPass::Sweep => self.remove_marker(route, key).await.map(|()| true),
         };
         match outcome {
             Err(error) if error.kind() == Kind::Corrupt => {
@@ -136,7 +135,7 @@ impl Migration<'_> {
     /// Gives an unmoved task a new revision, so that no marker in flight matches it; writes the task of a marker to
     /// its new key, so that it can be moved back from there.
     async fn close_task(&self, route: &MoveRoute, key: &str) -> Result<()> {
-        if let Some(marker) = self.bump_revision(route, key).await? {
+        if let Marked::Before(marker) = self.replace_task(route, key, route.from).await? {
             let found = self.queue.client.get(Purpose::Admin, &marker.key()).await?;
             self.queue.complete_move(Purpose::Admin, &marker, found).await?;
         }
@@ -151,8 +150,8 @@ impl Migration<'_> {
     }
 
     /// Moves the task at this key. Returns the object at its new key; none if there is nothing to move.
-    pub(super) async fn move_task(&self, route: &MoveRoute, key: &str) -> Result<Option<TaskObject>> {
-        let (marker, entry, found) = match self.put_marker(route, key).await? {
+    async fn move_task(&self, route: &MoveRoute, key: &str) -> Result<Option<TaskObject>> {
+        let (marker, entry, found) = match self.replace_task(route, key, route.to).await? {
             Marked::Gone => return Ok(None),
             Marked::Now(marker, entry) => {
                 lock(&self.tally).moved += 1;
@@ -170,32 +169,29 @@ impl Migration<'_> {
         Ok(Some(place))
     }
 
-    async fn put_marker(&self, route: &MoveRoute, key: &str) -> Result<Marked> {
-        let marked = update(&self.queue.client, Purpose::Admin, key, |found| {
+    /// Removes the marker at this key.
+    async fn remove_marker(&self, route: &MoveRoute, key: &str) -> Result<()> {
+        if let Some(TaskObject::Here(_)) = self.move_task(route, key).await? {
+            self.queue.check_allowed(route.intent())?;
+            self.queue.client.delete(Purpose::Admin, key).await?;
+        }
+        Ok(())
+    }
+
+    /// Replaces the task at this key by its next revision: by a forwarding marker if its shard gets another length.
+    async fn replace_task(&self, route: &MoveRoute, key: &str, len: ShardLen) -> Result<Marked> {
+        let replaced = update(&self.queue.client, Purpose::Admin, key, |found| {
             let Some(object) = found else { return Ok(Decision::Leave(Marked::Gone)) };
             let loaded = match TaskObject::read(key, object.clone())? {
                 TaskObject::Here(loaded) => loaded,
                 TaskObject::Elsewhere(marker) => return Ok(Decision::Leave(Marked::Before(marker))),
             };
             self.queue.check_allowed(route.intent())?;
-            let marker = ForwardingMarker { task: self.moved(&loaded, route.to)? };
-            Ok(Decision::write(marker.write(), Marked::Now(marker, loaded.task.entry())))
+            let marker = ForwardingMarker { task: self.moved(&loaded, len)? };
+            let body = if len == route.from { record::write(&marker.task) } else { marker.write() };
+            Ok(Decision::write(body, Marked::Now(marker, loaded.task.entry())))
         });
-        Ok(marked.await?.result)
-    }
-
-    /// Gives an unmoved task a new revision; returns the marker of a moved one.
-    async fn bump_revision(&self, route: &MoveRoute, key: &str) -> Result<Option<ForwardingMarker>> {
-        let bumped = update(&self.queue.client, Purpose::Admin, key, |found| {
-            let Some(object) = found else { return Ok(Decision::Leave(None)) };
-            let loaded = match TaskObject::read(key, object.clone())? {
-                TaskObject::Here(loaded) => loaded,
-                TaskObject::Elsewhere(marker) => return Ok(Decision::Leave(Some(marker))),
-            };
-            self.queue.check_allowed(route.intent())?;
-            Ok(Decision::write(Bytes::from(record::write(&self.moved(&loaded, route.from)?)), None))
-        });
-        Ok(bumped.await?.result)
+        Ok(replaced.await?.result)
     }
 
     fn moved(&self, loaded: &TaskSnapshot, len: ShardLen) -> Result<Task> {
@@ -234,14 +230,9 @@ impl Migration<'_> {
 
     /// The entries of this length, by task.
     async fn covering(&self, len: ShardLen) -> Result<Covering> {
-        let mut covering = Covering::new();
-        for index in [Index::Ready, Index::Lease] {
-            let mut keys = std::pin::pin!(self.queue.keys(index.root().into()));
-            while let Some(key) = keys.try_next().await? {
-                if let Some(entry) = Entry::parse(&key).filter(|entry| entry.has_shard_len(len)) {
-                    covering.entry(entry.id).or_default().push(entry);
-                }
-            }
+        let (mut covering, mut entries) = (Covering::new(), std::pin::pin!(self.queue.entries_of(len)));
+        while let Some(entry) = entries.try_next().await? {
+            covering.entry(entry.id).or_default().push(entry);
         }
         Ok(covering)
     }

@@ -15,26 +15,30 @@
 //! # }
 //! ```
 
+#![expect(clippy::unwrap_used, reason = "a check that fails panics, and the suite returns what it said")]
+
 mod corrupt_objects;
 mod expiry;
 mod fencing;
 mod lost_answers;
-mod protocol;
 mod races;
 
 use bytes::Bytes;
+use futures::FutureExt;
 use futures::future::BoxFuture;
-use leasehold_core::{HexName, Holder, Lease, Name, Now, Result};
+use leasehold_core::{HexName, Holder, Lease, Name, Result};
+use leasehold_store::host::panic_message;
+use leasehold_store::testing::FakeHost;
 use leasehold_store::testing::conformance::Violation;
 use leasehold_store::{Client, Host, HostExt, List, Purpose, Store, SystemHost, When};
 use serde_json::{Map, Value};
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{FaultyStore, ManualClockHost};
-use crate::lease::{HeldLease, LEASE_TTL_MAX, Renewed, Taken, read_lease};
-pub use protocol::{Protocol, Real};
+use super::FaultyStore;
+use crate::lease::{HeldLease, LEASE_TTL_MAX, Leases, Renewed, Taken, read_lease};
 
 /// A store and a protocol under test, and the extent of the test.
 #[derive(Clone)]
@@ -54,7 +58,7 @@ type Opener = Arc<dyn Fn(&Arc<dyn Host>) -> Arc<dyn Store> + Send + Sync>;
 #[derive(Debug, Clone)]
 pub enum Time {
     /// Advanced by the suite, to the millisecond: for stores that follow the host's clocks.
-    Manual(ManualClockHost),
+    Manual(FakeHost),
     /// Real time, for stores that have their own clock. Checks that take minutes are left out.
     Real,
 }
@@ -63,8 +67,52 @@ impl Time {
     /// Time that is advanced only by the suite.
     #[must_use]
     pub fn manual() -> Self {
-        Time::Manual(ManualClockHost::default())
+        Time::Manual(FakeHost::new().with_real_pauses())
     }
+}
+
+/// A lease protocol, so that the suite can run broken variants of it. The default methods are the real protocol; a variant overrides what it breaks.
+pub trait Protocol: Send + Sync {
+    /// Takes the lease at `key` if it is free.
+    fn take<'a>(
+        &'a self,
+        client: &'a Client,
+        holder: &'a Holder,
+        key: &'a str,
+        subject: &'a Map<String, Value>,
+    ) -> BoxFuture<'a, Result<Taken>> {
+        Box::pin(async move { leases(client, holder)?.take(key, subject, None).await })
+    }
+
+    /// Renews a lease.
+    fn renew<'a>(
+        &'a self,
+        client: &'a Client,
+        holder: &'a Holder,
+        held: &'a mut HeldLease,
+    ) -> BoxFuture<'a, Result<Renewed>> {
+        Box::pin(async move { leases(client, holder)?.renew(held).await })
+    }
+
+    /// Releases a lease.
+    fn release<'a>(
+        &'a self,
+        client: &'a Client,
+        holder: &'a Holder,
+        held: HeldLease,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { leases(client, holder)?.release(held).await })
+    }
+}
+
+/// The real protocol: [`Leases`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Real;
+
+impl Protocol for Real {}
+
+fn leases(client: &Client, holder: &Holder) -> Result<Leases> {
+    Leases::new(client.clone(), holder.clone())
 }
 
 /// Extent of the test.
@@ -84,8 +132,7 @@ impl Default for LeaseExtent {
     }
 }
 
-type Checked = std::result::Result<(), String>;
-type Check = (&'static str, fn(&LeaseSuite) -> BoxFuture<'_, Checked>);
+type Check = (&'static str, fn(&LeaseSuite) -> BoxFuture<'_, ()>);
 
 impl LeaseSuite {
     /// Creates the suite for leases in the store that `open` opens, once per process that takes part.
@@ -110,20 +157,14 @@ impl LeaseSuite {
         let checks =
             [races::CHECKS, expiry::CHECKS, fencing::CHECKS, lost_answers::CHECKS, corrupt_objects::CHECKS];
         for (check, run) in checks.into_iter().flatten() {
-            run(self).await.map_err(|message| Violation { check, message })?;
+            let checked = AssertUnwindSafe(run(self)).catch_unwind().await;
+            checked.map_err(|panic| Violation { check, message: panic_message(&*panic) })?;
         }
         Ok(())
     }
 
     fn key(&self, name: &str) -> String {
         format!("{}/{name}.json", self.root)
-    }
-
-    fn host(&self) -> Arc<dyn Host> {
-        match &self.time {
-            Time::Manual(host) => Arc::new(host.clone()),
-            Time::Real => Arc::new(SystemHost),
-        }
     }
 
     async fn pass(&self, duration: Duration) {
@@ -134,42 +175,24 @@ impl LeaseSuite {
     }
 
     /// A process of this name that knows the store's time, like any that has made a request.
-    async fn process(&self, name: &str) -> std::result::Result<Process, String> {
-        self.process_with(name, self.long(), |client| client).await
-    }
-
-    /// A process whose leases are meant to expire.
-    async fn brief(&self, name: &str) -> std::result::Result<Process, String> {
-        self.process_with(name, self.extent.ttl, |client| client).await
-    }
-
-    /// A process that gives up at the first request without an answer.
-    async fn impatient(&self, name: &str) -> std::result::Result<Process, String> {
-        self.process_with(name, self.long(), |client| client.with_timeout(Duration::ZERO)).await
-    }
-
-    /// Lifetime of a lease that is not meant to expire, however busy the machine.
-    fn long(&self) -> Duration {
-        match self.time {
-            Time::Manual(_) => self.extent.ttl,
-            Time::Real => LEASE_TTL_MAX,
-        }
-    }
-
-    async fn process_with(
-        &self,
-        name: &str,
-        ttl: Duration,
-        make: impl Fn(Client) -> Client,
-    ) -> std::result::Result<Process, String> {
-        let host = self.host();
+    async fn process(&self, name: &str) -> Process {
+        let (host, ttl): (Arc<dyn Host>, _) = match &self.time {
+            Time::Manual(host) => (Arc::new(host.clone()), self.extent.ttl),
+            // Its leases are not meant to expire, however busy the machine.
+            Time::Real => (Arc::new(SystemHost), LEASE_TTL_MAX),
+        };
         let store = Arc::new(FaultyStore::new((self.open)(&host)));
-        let client = make(Client::new(store.clone(), host.clone()));
-        let worker_id = Name::checked("worker id", name).map_err(failed)?;
+        let client = Client::new(store.clone(), host.clone());
+        let worker_id = Name::checked("worker id", name).unwrap();
         let instance = HexName::from_random(host.random_bits());
-        let holder = Holder { worker_id, instance, ttl };
-        client.get(Purpose::Lease, &self.key("first")).await.map_err(failed)?;
-        Ok(Process { store, client, holder, protocol: self.protocol.clone() })
+        client.get(Purpose::Lease, &self.key("first")).await.unwrap();
+        let (holder, brief_ttl) = (Holder { worker_id, instance, ttl }, self.extent.ttl);
+        Process { store, client, holder, brief_ttl, protocol: self.protocol.clone() }
+    }
+
+    /// Two processes, the first of them of this kind, and a key for their lease.
+    async fn pair(&self, key: &str, first: fn(Process) -> Process) -> (Process, Process, String) {
+        (first(self.process("first").await), self.process("second").await, self.key(key))
     }
 }
 
@@ -188,86 +211,85 @@ struct Process {
     store: Arc<FaultyStore>,
     client: Client,
     holder: Holder,
+    brief_ttl: Duration,
     protocol: Arc<dyn Protocol>,
 }
 
 impl Process {
+    fn usual(self) -> Self {
+        self
+    }
+
+    /// Its leases are meant to expire.
+    fn brief(mut self) -> Self {
+        self.holder.ttl = self.brief_ttl;
+        self
+    }
+
+    /// Gives up at the first request without an answer.
+    fn impatient(self) -> Self {
+        Self { client: self.client.with_timeout(Duration::ZERO), ..self }
+    }
+
     async fn take(&self, key: &str) -> Result<Taken> {
         self.protocol.take(&self.client, &self.holder, key, &subject()).await
     }
 
     /// Takes a lease that must be free.
-    async fn hold(&self, key: &str) -> std::result::Result<HeldLease, String> {
-        match self.take(key).await.map_err(failed)? {
-            Taken::Ours(held) => Ok(held),
-            Taken::Others(lease) => Err(format!("a free lease was refused, held by {lease:?}")),
+    async fn hold(&self, key: &str) -> HeldLease {
+        match self.take(key).await.unwrap() {
+            Taken::Ours(held) => held,
+            Taken::Others(lease) => panic!("a free lease was refused, held by {lease:?}"),
         }
     }
 
     /// Checks that a held lease is refused.
-    async fn is_refused(&self, key: &str) -> Checked {
-        match self.take(key).await.map_err(failed)? {
-            Taken::Others(_) => Ok(()),
-            Taken::Ours(held) => Err(format!("a held lease was taken: {:?}", held.lease())),
-        }
+    async fn is_refused(&self, key: &str) {
+        let taken = self.take(key).await.unwrap();
+        assert!(matches!(taken, Taken::Others(_)), "a held lease was taken: {taken:?}");
     }
 
     async fn renew(&self, held: &mut HeldLease) -> Result<Renewed> {
         self.protocol.renew(&self.client, &self.holder, held).await
     }
 
-    async fn keeps(&self, held: &mut HeldLease) -> Checked {
-        same("a renewal by the holder", &self.renew(held).await.map_err(failed)?, &Renewed::Kept)
+    async fn keeps(&self, held: &mut HeldLease) {
+        assert_eq!(self.renew(held).await.unwrap(), Renewed::Kept, "a renewal by the holder");
     }
 
-    async fn has_lost(&self, held: &mut HeldLease) -> Checked {
-        same("a renewal by a former holder", &self.renew(held).await.map_err(failed)?, &Renewed::Lost)?;
-        same("its trust", &self.trusts(held)?, &false)
+    async fn has_lost(&self, held: &mut HeldLease) {
+        assert_eq!(self.renew(held).await.unwrap(), Renewed::Lost, "a renewal by a former holder");
+        assert!(!self.trusts(held), "a former holder trusts its lease");
     }
 
-    async fn release(&self, held: HeldLease) -> Checked {
-        self.protocol.release(&self.client, &self.holder, held).await.map_err(failed)
+    async fn release(&self, held: HeldLease) {
+        self.protocol.release(&self.client, &self.holder, held).await.unwrap();
     }
 
-    async fn read(&self, key: &str) -> std::result::Result<Option<Lease>, String> {
-        read_lease(&self.client, key).await.map_err(failed)
+    async fn read(&self, key: &str) -> Option<Lease> {
+        read_lease(&self.client, key).await.unwrap()
     }
 
     /// The object at a key.
-    async fn bytes(&self, key: &str) -> std::result::Result<Option<Bytes>, String> {
-        Ok(self.client.get(Purpose::Lease, key).await.map_err(failed)?.map(|object| object.body))
+    async fn bytes(&self, key: &str) -> Option<Bytes> {
+        self.client.get(Purpose::Lease, key).await.unwrap().map(|object| object.body)
     }
 
-    async fn size(&self, key: &str) -> std::result::Result<Option<u64>, String> {
-        let page = self.client.list(Purpose::Lease, &List::all(key)).await.map_err(failed)?;
-        Ok(page.entries.iter().find(|entry| entry.key == key).map(|entry| entry.size))
+    async fn size(&self, key: &str) -> Option<u64> {
+        let page = self.client.list(Purpose::Lease, &List::all(key)).await.unwrap();
+        page.entries.iter().find(|entry| entry.key == key).map(|entry| entry.size)
     }
 
     /// Overwrites an object, as another program might.
-    async fn overwrite(&self, key: &str, body: impl Into<Bytes>) -> Checked {
-        let put = self.store.put(key, body.into(), &When::Always).await;
-        put.map(|_| ()).map_err(|failure| failed(failure.error))
+    async fn overwrite(&self, key: &str, body: impl Into<Bytes>) {
+        self.store.put(key, body.into(), &When::Always).await.unwrap();
     }
 
-    fn now(&self) -> std::result::Result<Now, String> {
-        self.client.now().ok_or_else(|| "the time of the store is not known".to_owned())
-    }
-
-    fn trusts(&self, held: &HeldLease) -> std::result::Result<bool, String> {
-        Ok(held.is_trusted(self.now()?))
+    fn trusts(&self, held: &HeldLease) -> bool {
+        held.is_trusted(self.client.known_now().unwrap())
     }
 }
 
 fn subject() -> Map<String, Value> {
     Map::from_iter([("shard".to_owned(), Value::from("07"))])
-}
-
-/// A violation unless the two are the same.
-fn same<T: PartialEq + fmt::Debug>(what: &str, found: &T, expected: &T) -> Checked {
-    if found == expected { Ok(()) } else { Err(format!("{what} is {found:?}, not {expected:?}")) }
-}
-
-/// A failure of the store is a violation too.
-fn failed(error: impl fmt::Display) -> String {
-    error.to_string()
 }

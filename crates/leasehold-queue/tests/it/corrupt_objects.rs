@@ -4,7 +4,7 @@ use futures::StreamExt;
 use leasehold_core::{Index, Kind, Status, limits};
 use leasehold_queue::discover::KeyRange;
 use leasehold_queue::sweep::Swept;
-use leasehold_queue::{ClaimOutcome, Filter, Queue, Settlement};
+use leasehold_queue::{Filter, Queue, Settlement, Unclaimed};
 use leasehold_store::{Purpose, Store};
 use serde_json::json;
 
@@ -76,7 +76,7 @@ async fn due_entries_behind_a_page_of_garbage_are_found() {
     for number in 0..2_500 {
         world.overwrite(&format!("ready/{shard}/!{number}"), "").await;
     }
-    assert!(matches!(world.try_claim(&id).await, ClaimOutcome::Claimed(_)));
+    assert!(matches!(world.try_claim(&id).await, Ok(_)));
     let range = leasehold_core::ShardRange { first: shard.clone(), last: shard };
     let stretches = vec![KeyRange::of(Index::Ready, &range)];
     let look = world.queue.discover(Purpose::Discover, stretches).await.unwrap();
@@ -105,7 +105,7 @@ async fn a_corrupt_task_is_left_for_an_operator() {
     }
     for body in bodies {
         world.overwrite(&key, body.clone()).await;
-        assert!(matches!(world.try_claim(&id).await, ClaimOutcome::Corrupt(_)), "{body}");
+        assert!(matches!(world.try_claim(&id).await, Err(Unclaimed::Corrupt(_))), "{body}");
         world.advance(mins(60));
         let found = world.due(Index::Ready).await.pop().unwrap();
         assert!(matches!(world.queue.sweep(&found).await.unwrap(), Swept::Corrupt(_)), "{body}");

@@ -67,7 +67,7 @@ async fn a_lease_is_held_until_it_has_certainly_expired_and_free_once_it_was_rel
     assert_eq!(states().await, [Held, Held, Free, Corrupt]);
     world.advance(secs(60));
     assert_eq!(states().await, [Expired, Expired, Free, Corrupt]);
-    let was = break_lease(world.queue.client(), &keys[0]).await.unwrap().unwrap();
+    let was = break_lease(world.queue.client(), &keys[0], &Map::new()).await.unwrap().unwrap().lease.unwrap();
     assert_eq!((was.worker_id, was.epoch), (worker("w1"), 1));
     assert_eq!(states().await, [Free, Expired, Free, Corrupt]);
     assert_eq!(take(&leases, &keys[0]).await.lease().epoch, 3, "above that of the broken one");

@@ -4,8 +4,7 @@ use leasehold_core::{HexName, Holder, IndexLocation, Status, TaskId, keys};
 use leasehold_queue::discover::KeyRange;
 use leasehold_queue::lease::worker_subject;
 use leasehold_queue::{
-    ClaimOutcome, DirectDispatch, HeldLease, IndexHit, Leases, ObjectQueue, QueueConfig, Rescued, Selection,
-    Settlement, Taken,
+    DirectDispatch, HeldLease, IndexHit, Leases, ObjectQueue, QueueConfig, Selection, Settlement, Taken,
 };
 use leasehold_store::{Client, Purpose};
 use std::collections::BTreeMap;
@@ -118,29 +117,24 @@ async fn an_inbox_without_a_holder_is_emptied_once() {
         let found = of(&id).clone();
         let queue = world.queue.clone();
         async move {
-            match queue.claim_as_owner(&found, &worker("dead"), LEASE * 3, &any_type).await.unwrap() {
-                ClaimOutcome::Claimed(claimed) => claimed,
+            match queue.claim(&found, &worker("dead"), LEASE * 3, &any_type(), true).await.unwrap() {
+                Ok(claimed) => claimed,
                 outcome => panic!("{outcome:?}"),
             }
         }
     };
     claim(runs).await;
     world.queue.cancel(&ended).await.unwrap();
-    assert_eq!(world.queue.rescue_inboxes().await.unwrap(), Rescued::default(), "it lives");
+    assert_eq!(world.queue.rescue_inboxes().await.unwrap(), 0, "it lives");
     world.advance(secs(62));
     let rescued = world.queue.rescue_inboxes().await.unwrap();
-    assert_eq!(
-        rescued,
-        Rescued { moved: 1, removed: 2, left: 0 },
-        "the running one is covered by a lease entry"
-    );
-    assert_eq!(world.queue.rescue_inboxes().await.unwrap(), Rescued::default());
+    assert_eq!(rescued, 3, "one is moved, and the running one is covered by a lease entry");
+    assert_eq!(world.queue.rescue_inboxes().await.unwrap(), 0);
     let [left] = &found(&world, &IndexLocation::Overflow).await[..] else { panic!("one is left") };
     assert_eq!(left.entry.id, waits);
     let checked = world.queue.check(false).await.unwrap();
     assert_eq!((checked.uncovered.len(), checked.dangling.len()), (0, 0), "{checked:?}");
-    let ClaimOutcome::Claimed(claimed) =
-        world.queue.claim(left, &worker("other"), LEASE, &any_type).await.unwrap()
+    let Ok(claimed) = world.queue.claim(left, &worker("other"), LEASE, &any_type(), false).await.unwrap()
     else {
         panic!("it waits for anyone")
     };
@@ -160,13 +154,10 @@ async fn an_entry_without_its_task_is_moved_too() {
     world.queue.client().delete(Purpose::Admin, &key).await.unwrap();
     world.queue.client().delete(Purpose::Admin, &ready.key()).await.unwrap();
     world.overwrite(&ready.at_location(inbox("gone")).key(), "").await;
-    assert_eq!(world.queue.rescue_inboxes().await.unwrap().moved, 1);
+    assert_eq!(world.queue.rescue_inboxes().await.unwrap(), 1);
     world.overwrite(&key, task.body).await;
     let [left] = &found(&world, &IndexLocation::Overflow).await[..] else { panic!("it was moved") };
-    assert!(matches!(
-        world.queue.claim(left, &worker("w"), LEASE, &any_type).await.unwrap(),
-        ClaimOutcome::Claimed(_)
-    ));
+    assert!(matches!(world.queue.claim(left, &worker("w"), LEASE, &any_type(), false).await.unwrap(), Ok(_)));
 }
 
 /// The first of two inboxes has an entry whose task gets no answer.
@@ -194,8 +185,8 @@ async fn a_task_that_its_owner_runs_is_no_finding_of_a_check() {
     named(&world, "a").await;
     submit(&producer).await;
     let [entry] = &found(&world, &inbox("a")).await[..] else { panic!("it is in the inbox") };
-    let outcome = world.queue.claim_as_owner(entry, &worker("a"), LEASE, &any_type).await.unwrap();
-    assert!(matches!(outcome, ClaimOutcome::Claimed(_)));
+    let outcome = world.queue.claim(entry, &worker("a"), LEASE, &any_type(), true).await.unwrap();
+    assert!(matches!(outcome, Ok(_)));
     let checked = world.queue.check(false).await.unwrap();
     assert_eq!((checked.uncovered.len(), checked.dangling.len()), (0, 0), "{checked:?}");
 }

@@ -312,8 +312,8 @@ async fn a_break_ends_only_the_lease_that_it_found() {
     stage.interrupt(|number, _| number == 2, async move {
         assert!(matches!(next.take(KEY, &Map::new(), None).await.unwrap(), Taken::Ours(_)));
     });
-    let broken: Option<Lease> = break_lease(&client, KEY).await.unwrap();
-    assert_eq!(broken.map(|lease| lease.epoch), Some(1));
+    let broken = break_lease(&client, KEY, &Map::new()).await.unwrap();
+    assert_eq!(broken.and_then(|found| found.lease).map(|lease| lease.epoch), Some(1));
     let stands = leasehold_queue::read_lease(&plain, KEY).await.unwrap().unwrap();
     assert!(!stands.is_released() && stands.epoch == 3, "{stands:?}");
     assert_eq!(former.take_or_renew(&Real).await.unwrap_err(), "a holder that renews in time lost its lease");

@@ -1,9 +1,10 @@
 //! A task's life: submitted, claimed, settled in every way, taken over, fenced.
 
-use leasehold_core::{Index, NewTask, RetryPolicy, Status, StoreTime};
+use leasehold_core::{Index, NewTask, RetryPolicy, Status};
 use leasehold_queue::sweep::Swept;
-use leasehold_queue::{ClaimOutcome, Settlement};
+use leasehold_queue::{Settlement, Unclaimed};
 use serde_json::json;
+use std::time::Duration;
 
 use crate::support::audit::assert_covered;
 use crate::support::{LEASE, World, is_requeued, mins, order, requests, secs};
@@ -25,8 +26,9 @@ async fn a_task_costs_five_puts_a_get_and_two_deletes() {
     let due = world.due(Index::Ready).await;
     let before = world.ledger();
     let worker = crate::support::worker("w1");
-    let outcome = world.queue.claim(&due[0], &worker, LEASE, &crate::support::any_type).await.unwrap();
-    let ClaimOutcome::Claimed(claimed) = outcome else { panic!("{outcome:?}") };
+    let outcome =
+        world.queue.claim(&due[0], &worker, LEASE, &crate::support::any_type(), false).await.unwrap();
+    let Ok(claimed) = outcome else { panic!("{outcome:?}") };
     assert_eq!(requests(&world.queue, &before), [2, 1, 0, 1], "claim");
     let task = world.queue.settle(&claimed, Settlement::complete(json!({"ok": true}))).await.unwrap();
     assert_eq!(requests(&world.queue, &before), [3, 1, 0, 2], "claim to settled");
@@ -60,7 +62,7 @@ async fn a_failure_comes_back_after_a_pause_until_the_attempts_are_used_up() {
         world.advance(secs(pause - 1));
         assert!(
             world.due(Index::Ready).await.is_empty()
-                || matches!(world.try_claim(&id).await, ClaimOutcome::NotDue(at) if at == available_at)
+                || matches!(world.try_claim(&id).await, Err(Unclaimed::NotDue(at)) if at == available_at)
         );
         world.advance(secs(1));
     }
@@ -89,8 +91,7 @@ async fn a_released_task_costs_no_attempt() {
     assert_covered(&world.store, "released").await;
 
     let claimed = world.claim(&id).await;
-    let until = world.now().plus(mins(5));
-    let task = world.queue.settle(&claimed, Settlement::Snooze(until)).await.unwrap().unwrap();
+    let task = world.queue.settle(&claimed, Settlement::Snooze(mins(5))).await.unwrap().unwrap();
     assert_eq!((task.attempt, task.epoch), (0, 2));
     assert_covered(&world.store, "snoozed").await;
     assert!(world.due(Index::Ready).await.is_empty());
@@ -100,9 +101,7 @@ async fn a_released_task_costs_no_attempt() {
 
 #[tokio::test]
 async fn a_cancelled_task_is_stopped_at_its_renewal_and_never_runs_again() {
-    for settlement in
-        [fail(true), Settlement::Release, Settlement::Stop, Settlement::Snooze(StoreTime::from_millis(0))]
-    {
+    for settlement in [fail(true), Settlement::Release, Settlement::Stop, Settlement::Snooze(mins(0))] {
         let world = World::new().await;
         let id = world.submit().await;
         let claimed = world.claim(&id).await;
@@ -211,7 +210,7 @@ async fn a_task_that_starts_too_late_expires() {
     let world = World::new().await;
     let id = world.submit_this(NewTask { expires_in: Some(mins(2)), ..order() }).await;
     world.advance(mins(3));
-    assert!(matches!(world.try_claim(&id).await, ClaimOutcome::Expired));
+    assert!(matches!(world.try_claim(&id).await, Err(Unclaimed::Expired)));
     let found = world.due(Index::Ready).await.pop().unwrap();
     let Swept::Moved(task) = world.queue.sweep(&found).await.unwrap() else { panic!("it has expired") };
     assert_eq!(task.status(), Status::Expired);
@@ -223,8 +222,9 @@ async fn types_without_a_handler_are_not_claimed() {
     let world = World::new().await;
     let id = world.submit().await;
     let found = world.due(Index::Ready).await.pop().unwrap();
-    let outcome = world.queue.claim(&found, &crate::support::worker("w1"), LEASE, &|_| false).await.unwrap();
-    assert!(matches!(outcome, ClaimOutcome::Foreign(name) if name.as_str() == "resize"));
+    let (worker, no_types) = (crate::support::worker("w1"), std::iter::empty().collect());
+    let outcome = world.queue.claim(&found, &worker, LEASE, &no_types, false).await.unwrap();
+    assert!(matches!(outcome, Err(Unclaimed::Foreign)));
     assert_eq!(world.get(&id).await.rev, 1);
 }
 
@@ -254,11 +254,11 @@ async fn no_settlement_or_renewal_makes_a_record_unreadable() {
         let task = world.get(&id).await;
         assert_eq!(task.progress, None);
     }
-    let Some(claimed) = world.queue.renew(&claimed, std::time::Duration::MAX, None).await.unwrap() else {
+    let Some(claimed) = world.queue.renew(&claimed, Duration::MAX, None).await.unwrap() else {
         panic!("it is still held")
     };
     world.get(&id).await;
-    let settled = world.queue.settle(&claimed, Settlement::Snooze(StoreTime::NEVER)).await.unwrap().unwrap();
+    let settled = world.queue.settle(&claimed, Settlement::Snooze(Duration::MAX)).await.unwrap().unwrap();
     assert_eq!(settled.status(), Status::Failed);
     assert!(settled.error.unwrap().contains("ten years"));
     world.get(&id).await;

@@ -101,7 +101,7 @@ async fn nothing_is_submitted_or_claimed_during_a_migration() {
         for error in [
             world.queue.submit_task(order()).await.unwrap_err(),
             world.queue.cancel(&id).await.unwrap_err(),
-            world.queue.claim(&due[0], &worker("w1"), LEASE, &any_type).await.unwrap_err(),
+            world.queue.claim(&due[0], &worker("w1"), LEASE, &any_type(), false).await.unwrap_err(),
             world.queue.sweep(&due[0]).await.unwrap_err(),
             world.queue.ensure_writable().await.unwrap_err(),
         ] {

@@ -65,7 +65,7 @@ async fn claim_and_die(world: &World, id: TaskId) {
         let found = due.iter().find(|found| found.entry.id == id).unwrap();
         let lease = crate::support::LEASE;
         let worker = crate::support::worker("w2");
-        drop(queue.claim(found, &worker, lease, &crate::support::any_type).await);
+        drop(queue.claim(found, &worker, lease, &crate::support::any_type(), false).await);
     }
 }
 

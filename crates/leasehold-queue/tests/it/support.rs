@@ -6,7 +6,8 @@ pub(crate) mod operations;
 pub(crate) mod recovery;
 pub(crate) mod stage;
 
-use leasehold_core::{Index, Name, NewTask, Status, StoreTime, Task, TaskId, TaskType, WorkerId};
+use leasehold_core::ids::TaskTypes;
+use leasehold_core::{Index, Name, NewTask, Status, StoreTime, Task, TaskId, WorkerId};
 use leasehold_queue::discover::KeyRange;
 use leasehold_queue::sweep::Swept;
 use leasehold_queue::{ClaimOutcome, Claimed, IndexHit, ObjectQueue, QueueConfig, Submitted};
@@ -43,8 +44,8 @@ pub(crate) fn worker(name: &str) -> WorkerId {
     Name::checked("worker id", name).unwrap()
 }
 
-pub(crate) fn any_type(_: &TaskType) -> bool {
-    true
+pub(crate) fn any_type() -> TaskTypes {
+    TaskTypes::all()
 }
 
 /// A plain task.
@@ -126,12 +127,12 @@ impl World {
     pub(crate) async fn try_claim_as(&self, queue: &ObjectQueue, id: &TaskId, by: &str) -> ClaimOutcome {
         let due = self.due(Index::Ready).await;
         let found = due.iter().filter(|found| found.entry.id == *id).max_by_key(|found| found.entry.rev);
-        queue.claim(found.expect("a due entry"), &worker(by), LEASE, &any_type).await.unwrap()
+        queue.claim(found.expect("a due entry"), &worker(by), LEASE, &any_type(), false).await.unwrap()
     }
 
     pub(crate) async fn claim(&self, id: &TaskId) -> Claimed {
         match self.try_claim(id).await {
-            ClaimOutcome::Claimed(claimed) => *claimed,
+            Ok(claimed) => *claimed,
             outcome => panic!("{outcome:?}"),
         }
     }

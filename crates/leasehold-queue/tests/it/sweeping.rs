@@ -2,7 +2,7 @@
 
 use leasehold_core::{Entry, Index, Status, TaskId};
 use leasehold_queue::sweep::Swept;
-use leasehold_queue::{ClaimOutcome, IndexHit, Transition};
+use leasehold_queue::{IndexHit, Transition, Unclaimed};
 use leasehold_store::{Store, Verb, When};
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn a_dangling_entry_is_removed_after_the_grace_and_never_before() {
     let (id, _) = dangling(&world).await;
     let due_at = world.now().plus(GRACE);
     for _ in 0..30 {
-        assert!(matches!(world.try_claim(&id).await, ClaimOutcome::Ahead));
+        assert!(matches!(world.try_claim(&id).await, Err(Unclaimed::Ahead)));
         assert!(matches!(sweep_ready(&world, &id).await, Swept::Later(at) if at == due_at));
         world.advance(mins(1));
     }
@@ -73,7 +73,7 @@ async fn a_task_that_arrives_before_its_tombstone_wins() {
     second.interrupt(|_, asked| asked.verb == Verb::Put, async move { stage.apply_late().await });
     assert!(matches!(queue.sweep(&found).await.unwrap(), Swept::Fine));
     assert_covered(&world.store, "landed").await;
-    assert!(matches!(world.try_claim(&id).await, ClaimOutcome::Claimed(_)));
+    assert!(matches!(world.try_claim(&id).await, Ok(_)));
 }
 
 #[tokio::test]
@@ -83,7 +83,7 @@ async fn a_claim_without_its_lease_entry_is_recovered_as_soon_as_it_has_expired(
     let (queue, stage) = world.staged().await;
     stage.play_at(2, Fate::Die);
     let found = world.due(Index::Ready).await.pop().unwrap();
-    queue.claim(&found, &worker("w0"), secs(10), &any_type).await.unwrap();
+    drop(queue.claim(&found, &worker("w0"), secs(10), &any_type(), false).await.unwrap());
     let Swept::Held(at) = sweep_ready(&world, &id).await else { panic!("it is held") };
     assert_eq!(at, world.now().plus(secs(10)), "not only when the entry may be removed");
     world.advance(secs(11));
@@ -97,8 +97,8 @@ async fn a_stale_entry_is_covered_before_it_is_removed() {
     let (queue, stage) = world.staged().await;
     stage.play_at(2, Fate::Die);
     let found = world.due(Index::Ready).await.pop().unwrap();
-    queue.claim(&found, &worker("w0"), mins(10), &any_type).await.unwrap();
-    assert!(matches!(world.try_claim(&id).await, ClaimOutcome::Held(_)));
+    drop(queue.claim(&found, &worker("w0"), mins(10), &any_type(), false).await.unwrap());
+    assert!(matches!(world.try_claim(&id).await, Err(Unclaimed::Held(_))));
     assert!(
         matches!(sweep_ready(&world, &id).await, Swept::Held(_)),
         "its claimer may be about to remove it"
@@ -125,7 +125,7 @@ async fn a_failed_cover_removes_nothing() {
     let (queue, stage) = world.staged().await;
     stage.play_at(2, Fate::Die);
     let found = world.due(Index::Ready).await.pop().unwrap();
-    queue.claim(&found, &worker("w0"), mins(10), &any_type).await.unwrap();
+    drop(queue.claim(&found, &worker("w0"), mins(10), &any_type(), false).await.unwrap());
     world.advance(secs(61));
     let (queue, stage) = world.staged().await;
     stage.play_at(1, Fate::Refuse);
@@ -225,7 +225,7 @@ async fn workers_of_this_process_are_notified_of_a_requeued_task_once_it_can_be_
     let (hand_over, handed) = std::sync::mpsc::channel();
     stage.interrupt(|_, asked| asked.verb == Verb::Put && asked.key.starts_with("ready/"), async move {
         let mut signal = listener.subscribe();
-        let mut notified = Box::pin(async move { signal.notified().await });
+        let mut notified = Box::pin(async move { signal.changed().await });
         assert!(futures::poll!(&mut notified).is_pending());
         hand_over.send(notified).unwrap();
     });
@@ -238,7 +238,7 @@ async fn workers_of_this_process_are_notified_of_a_requeued_task_once_it_can_be_
 async fn notifications_are_not_missed_between_scanning_and_waiting() {
     let world = World::new().await;
     let mut signal = world.queue.subscribe();
-    let notified = signal.notified();
+    let notified = signal.changed();
     world.submit().await;
     assert!(futures::FutureExt::now_or_never(notified).is_some());
 }
@@ -257,7 +257,7 @@ async fn a_retry_that_lands_right_before_the_fence_keeps_its_entry() {
     second.interrupt(|_, asked| asked.verb == Verb::Put, async move { stage.apply_late().await });
     assert!(matches!(sweeper.sweep(&found).await.unwrap(), Swept::Fine));
     assert_covered(&world.store, "retried after all").await;
-    assert!(matches!(world.try_claim(&id).await, ClaimOutcome::Claimed(_)));
+    assert!(matches!(world.try_claim(&id).await, Ok(_)));
 }
 
 /// The claim had expired when it was read, but its holder renewed just in time.

@@ -57,7 +57,7 @@ async fn read(queue: &ObjectQueue, id: &TaskId) -> TaskSnapshot {
 }
 
 async fn update(queue: &ObjectQueue, seen: &TaskSnapshot, event: &Event) -> Transition {
-    queue.update_if(Purpose::Sync, seen, event, NODE).await.unwrap()
+    queue.clone().acting_as(NODE).update_if(seen, event).await.unwrap()
 }
 
 async fn updated(queue: &ObjectQueue, seen: &TaskSnapshot, event: &Event) -> TaskSnapshot {
@@ -80,7 +80,7 @@ fn made(world: &World, number: u128, order: NewTask) -> Task {
 }
 
 async fn create(queue: &ObjectQueue, task: &Task) -> Transition {
-    queue.create(Purpose::Sync, task.clone()).await.unwrap()
+    queue.create(task.clone(), None).await.unwrap()
 }
 
 fn last(task: &Task) -> (String, String) {
@@ -229,7 +229,7 @@ async fn a_change_without_any_answer_has_an_unknown_outcome() {
     let (queue, stage) = world.staged().await;
     let seen = read(&queue, &id).await;
     stage.play(|_, asked| if is_task_put(asked) { Fate::LoseAnswer } else { Fate::LoseRequest });
-    let error = queue.update_if(Purpose::Sync, &seen, &complete_offline(1), NODE).await.unwrap_err();
+    let error = queue.update_if(&seen, &complete_offline(1)).await.unwrap_err();
     assert!(error.outcome_is_unknown(), "{error}");
     stage.play(|_, _| Fate::Pass);
     let now = read(&queue, &id).await;
@@ -320,11 +320,11 @@ async fn the_entry_is_written_before_the_task() {
     let (queue, stage) = world.staged().await;
     let task = made(&world, 5, order());
     stage.play(|_, asked| if is_task_put(asked) { Fate::Refuse } else { Fate::Pass });
-    queue.create(Purpose::Sync, task.clone()).await.unwrap_err();
+    queue.create(task.clone(), None).await.unwrap_err();
     assert_eq!(audit::keys(&world.store, "ready/").await.len(), 1);
     assert!(world.raw(&task.id).await.is_none());
     stage.play(|_, asked| if asked.key.starts_with("ready/") { Fate::Refuse } else { Fate::Pass });
-    queue.create(Purpose::Sync, task.clone()).await.unwrap_err();
+    queue.create(task.clone(), None).await.unwrap_err();
     assert!(world.raw(&task.id).await.is_none(), "no task without an entry");
     stage.play(|_, _| Fate::Pass);
     assert!(matches!(create(&queue, &task).await, Transition::Done(_)));
@@ -346,7 +346,7 @@ async fn a_task_whose_put_has_no_answer_is_created_once() {
         (_, true) => Fate::LoseRequest,
         _ => Fate::Pass,
     });
-    let error = queue.create(Purpose::Sync, held.clone()).await.unwrap_err();
+    let error = queue.create(held.clone(), None).await.unwrap_err();
     assert!(error.outcome_is_unknown(), "{error}");
     assert!(world.raw(&held.id).await.is_none(), "it was not fenced off: it will be tried again");
     stage.play(|_, _| Fate::Pass);
@@ -376,7 +376,7 @@ async fn an_existing_object_at_the_id_is_kept() {
     assert!(seen.task().is_tombstone());
 
     let done = updated(&world.queue, &read(&world.queue, &other.id).await, &complete_offline(1)).await;
-    let error = world.queue.create(Purpose::Sync, done.task().clone()).await.unwrap_err();
+    let error = world.queue.create(done.task().clone(), None).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid, "{error}");
     recover(&world, LONG, "kept").await;
     assert!(audit::keys(&world.store, "ready/").await.is_empty());
@@ -389,7 +389,7 @@ async fn a_task_whose_entry_was_swept_is_created_over_the_tombstone() {
     let (queue, stage) = world.staged().await;
     let task = made(&world, 5, order());
     stage.play(|_, asked| if is_task_put(asked) { Fate::Unreached } else { Fate::Pass });
-    queue.create(Purpose::Sync, task.clone()).await.unwrap_err();
+    queue.create(task.clone(), None).await.unwrap_err();
     recover(&world, LONG, "cut off").await;
     assert!(audit::keys(&world.store, "ready/").await.is_empty());
     stage.play(|_, _| Fate::Pass);
@@ -400,16 +400,16 @@ async fn a_task_whose_entry_was_swept_is_created_over_the_tombstone() {
 
     // Neither a lost answer nor a second call creates a duplicate.
     stage.play(|_, asked| if is_task_put(asked) { Fate::LoseAnswer } else { Fate::Pass });
-    let over = queue.create_over(Purpose::Sync, &tombstone, task.clone()).await.unwrap();
+    let over = queue.create(task.clone(), Some(&tombstone)).await.unwrap();
     let Transition::Done(seen) = over else { panic!("{over:?}") };
     assert_eq!((seen.task().rev, seen.task().is_tombstone()), (tombstone.task().rev + 1, false));
     assert_eq!(*seen.task(), world.get(&task.id).await);
     assert_covered(&world.store, "over the tombstone").await;
     stage.play(|_, _| Fate::Pass);
-    let again = queue.create_over(Purpose::Sync, &tombstone, task.clone()).await.unwrap();
+    let again = queue.create(task.clone(), Some(&tombstone)).await.unwrap();
     assert_eq!(again, Transition::Done(seen.clone()));
     assert_eq!(create(&queue, &task).await, Transition::Done(seen.clone()));
-    let error = queue.create_over(Purpose::Sync, &seen, task.clone()).await.unwrap_err();
+    let error = queue.create(task.clone(), Some(&seen)).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid, "a task is not replaced");
     recover(&world, LONG, "over the tombstone").await;
     assert_eq!(world.raw(&task.id).await.unwrap()["status"], "completed");
@@ -422,7 +422,7 @@ async fn a_tombstone_that_was_fenced_meanwhile_is_not_overwritten() {
     let (queue, stage) = world.staged().await;
     let task = made(&world, 5, order());
     stage.play(|_, asked| if is_task_put(asked) { Fate::Unreached } else { Fate::Pass });
-    queue.create(Purpose::Sync, task.clone()).await.unwrap_err();
+    queue.create(task.clone(), None).await.unwrap_err();
     recover(&world, LONG, "cut off").await;
     stage.play(|_, _| Fate::Pass);
     let tombstone = read(&queue, &task.id).await;
@@ -431,13 +431,10 @@ async fn a_tombstone_that_was_fenced_meanwhile_is_not_overwritten() {
     stage.interrupt(|_, asked| is_task_put(asked), async move {
         updated(&others.queue, &fence, &Event::Fence).await;
     });
-    let over = queue.create_over(Purpose::Sync, &tombstone, task.clone()).await.unwrap();
+    let over = queue.create(task.clone(), Some(&tombstone)).await.unwrap();
     let Transition::Changed(now) = over else { panic!("{over:?}") };
     assert!(now.task().is_tombstone());
-    assert!(matches!(
-        queue.create_over(Purpose::Sync, &now, task.clone()).await.unwrap(),
-        Transition::Done(_)
-    ));
+    assert!(matches!(queue.create(task.clone(), Some(&now)).await.unwrap(), Transition::Done(_)));
     recover(&world, LONG, "over the tombstone").await;
     assert_eq!(world.raw(&task.id).await.unwrap()["status"], "completed");
     assert!(audit::keys(&world.store, "ready/").await.is_empty());
@@ -451,7 +448,7 @@ async fn a_node_that_was_suspended_before_the_task_writes_nothing() {
     let task = made(&world, 5, order());
     let others = world.clone();
     stage.interrupt(|_, asked| asked.key.starts_with("ready/"), async move { others.advance(hours(24 * 7)) });
-    let error = queue.create(Purpose::Sync, task.clone()).await.unwrap_err();
+    let error = queue.create(task.clone(), None).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
     assert!(world.raw(&task.id).await.is_none());
     assert!(matches!(create(&queue, &task).await, Transition::Done(_)));
@@ -471,9 +468,9 @@ async fn a_task_that_was_moved_to_another_shard_is_read_there_and_has_changed() 
     assert_eq!(outcome, Transition::Changed(now.clone()), "another revision in another place");
     let after = updated(&queue, &now, &Event::Cancel).await;
     assert_eq!(world.process(world.store.clone()).await.get(&id).await.unwrap(), *after.task());
-    let error = world.queue.update_if(Purpose::Sync, &before, &Event::Cancel, NODE).await.unwrap_err();
+    let error = world.queue.update_if(&before, &Event::Cancel).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid, "{error}");
-    let error = world.queue.create(Purpose::Sync, made(&world, 5, order())).await.unwrap_err();
+    let error = world.queue.create(made(&world, 5, order()), None).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid, "{error}");
 }
 

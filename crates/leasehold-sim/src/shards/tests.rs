@@ -73,7 +73,7 @@ fn shards_are_shared_evenly_without_faults() {
 async fn take_name(client: Client, name: &'static str) {
     let worker_id = leasehold_core::ids::Name::checked("worker id", name).unwrap();
     let key = keys::worker_lease(&worker_id);
-    break_lease(&client, &key).await.unwrap();
+    break_lease(&client, &key, &Map::new()).await.unwrap();
     let holder = Holder { worker_id, instance: HexName::from_random(7), ttl: Duration::from_mins(5) };
     Leases::new(client, holder).unwrap().take(&key, &Map::new(), None).await.unwrap();
 }
@@ -273,7 +273,7 @@ fn a_take_that_is_never_answered_costs_no_lease() {
         let mut lone = LoneWorker::new(seed);
         let (host, client) = lone.world.process("operator");
         lone.world.spawn(host.process(), async move {
-            drop(break_lease(&client, "shard-leases/00.json").await.unwrap());
+            drop(break_lease(&client, "shard-leases/00.json", &Map::new()).await.unwrap());
         });
         // The lease is lost with the next renewal, and requested from then on.
         lone.until(|monitor| !serves_all(monitor), RENEW_EVERY * 2);
@@ -437,13 +437,13 @@ fn a_take_that_is_never_answered_does_not_delay_others() {
         let (host, client) = lone.world.process("operator");
         let (process, other) = (host.process(), client.clone());
         lone.world.spawn(process, async move {
-            drop(break_lease(&client, "shard-leases/00.json").await.unwrap());
+            drop(break_lease(&client, "shard-leases/00.json", &Map::new()).await.unwrap());
         });
         lone.until(is_without(1), RENEW_EVERY * 2);
         *lone.hanging.lock().unwrap() = Some("shard-leases/00.json");
         lone.advance(RENEW_EVERY * 2);
         lone.world.spawn(process, async move {
-            drop(break_lease(&other, "shard-leases/04.json").await.unwrap());
+            drop(break_lease(&other, "shard-leases/04.json", &Map::new()).await.unwrap());
         });
         lone.until(is_without(2), RENEW_EVERY * 2);
         lone.until(is_without(1), RENEW_EVERY * 2);

@@ -10,6 +10,7 @@ use crate::host::{Host, Instant, Running, SystemHost};
 #[derive(Debug, Clone)]
 pub struct FakeHost {
     state: Arc<Mutex<State>>,
+    has_real_pauses: bool,
 }
 
 #[derive(Debug)]
@@ -23,7 +24,15 @@ impl FakeHost {
     #[must_use]
     pub fn new() -> Self {
         let instant = Instant { boot_ns: 1_000_000_000_000, wall_ns: 1_700_000_000_000_000_000 };
-        Self { state: Arc::new(Mutex::new(State { instant, random_state: 1 })) }
+        let state = Arc::new(Mutex::new(State { instant, random_state: 1 }));
+        Self { state, has_real_pauses: false }
+    }
+
+    /// Returns a handle to this host whose pauses are real and do not move its clocks: for a store that answers in real
+    /// time, such as a folder, which would seem to need ten seconds for an answer.
+    #[must_use]
+    pub fn with_real_pauses(self) -> Self {
+        Self { has_real_pauses: true, ..self }
     }
 
     /// Lets time pass.
@@ -59,8 +68,11 @@ impl Host for FakeHost {
         self.state().instant
     }
 
-    /// Advances the clocks when the future is polled.
+    /// Advances the clocks when the future is polled, unless pauses are real.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        if self.has_real_pauses {
+            return SystemHost.sleep(duration);
+        }
         let host = self.clone();
         Box::pin(async move {
             tokio::task::yield_now().await;

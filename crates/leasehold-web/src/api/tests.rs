@@ -124,7 +124,8 @@ async fn an_outpost_is_derived_from_tasks_finished_offline() {
     let lease_id = LeaseId::from_random(9);
     let event =
         Event::CompleteOffline { lease_id, output: json!(1), results: std::collections::BTreeMap::default() };
-    fixture.queue.update_if(Purpose::Sync, &seen, &event, "pi-1").await.unwrap();
+    let node = fixture.queue.clone().acting_as("pi-1");
+    node.update_if(&seen, &event).await.unwrap();
     fixture.view_and_sample().await;
     assert_eq!(fixture.overview().await["has"]["outposts"], true);
     let answer = body(outposts::outposts(State(fixture.app.clone())).await).await;

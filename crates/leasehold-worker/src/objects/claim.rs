@@ -1,11 +1,11 @@
 //! Claims: made for entries of the index, renewed while the task runs, and settled.
 //!
-//! Requests: see [`leasehold_queue::claim`] and [`leasehold_queue::settle`]. A renewal is 1 put.
+//! Requests: see [`leasehold_queue::claim`].
 
 use futures::future::BoxFuture;
-use leasehold_core::{Result, StoreTime, Task};
-use leasehold_queue::source::{ClaimStatus, ClaimedTask};
-use leasehold_queue::{ClaimOutcome, Claimed, IndexHit, Settlement};
+use leasehold_core::{Result, Task};
+use leasehold_queue::source::{ClaimStatus, ClaimedTask, SourceStatus};
+use leasehold_queue::{ClaimOutcome, Claimed, IndexHit, Settlement, Unclaimed};
 use leasehold_store::mutant::breaks;
 use serde_json::Value;
 use std::sync::Arc;
@@ -19,18 +19,14 @@ const CLAIM_PAUSE: Duration = Duration::from_secs(1);
 impl Objects {
     /// Tries to claim the task of an entry.
     pub(super) async fn claim(&self, found: &IndexHit) -> ClaimOutcome {
-        let handles = |task_type: &_| self.worker.types.contains(task_type);
-        let (queue, id, lease) = (&self.queue, &self.worker.id, self.options.lease);
-        let outcome = if queue.now().is_ok_and(|now| self.is_only_scanner(&found.entry.location, now)) {
-            queue.claim_as_owner(found, id, lease, &handles).await
-        } else {
-            queue.claim(found, id, lease, &handles).await
-        };
+        let (queue, worker) = (&self.queue, &self.worker);
+        let is_owner = queue.now().is_ok_and(|now| self.is_only_scanner(&found.entry.location, now));
+        let outcome = queue.claim(found, &worker.id, self.options.lease, &worker.types, is_owner).await;
         outcome.unwrap_or_else(|error| {
             // Treated as not held. If the claim was written, it expires and the task is recovered.
             self.request_failed("claim a task", &error);
             let now = self.queue.now().map_or(found.written_at, |now| now.latest_known());
-            ClaimOutcome::NotDue(now.plus(CLAIM_PAUSE))
+            Err(Unclaimed::NotDue(now.plus(CLAIM_PAUSE)))
         })
     }
 }
@@ -45,10 +41,6 @@ pub(super) struct ObjectClaim {
 impl ClaimedTask for ObjectClaim {
     fn task(&self) -> &Task {
         self.claimed.task()
-    }
-
-    fn now(&self) -> Result<StoreTime> {
-        self.objects.queue.now().map(|now| now.latest_known())
     }
 
     fn time_left(&self) -> Option<Duration> {

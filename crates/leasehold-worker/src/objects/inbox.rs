@@ -9,18 +9,18 @@
 //! put, 1 get and 1 list, and those of moving the remaining pointers.
 
 use futures::future::{Either, select};
-use leasehold_core::{Error, HexName, Holder, Kind, Now, Reason, Result, StoreTime, WorkerId, keys};
+use leasehold_core::{Error, Kind, Now, Reason, Result, StoreTime, WorkerId, keys};
 use leasehold_queue::ObjectQueue;
 use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken, worker_subject};
-use leasehold_queue::source::Slots;
+use leasehold_queue::source::{Slots, SourceStatus};
 use leasehold_store::HostExt;
+use leasehold_store::host::lock;
 use leasehold_store::mutant::breaks;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
-use crate::engine::request_failed;
 use crate::options::InboxLease;
 
 /// Fraction of the usual pause after which a renewal is retried that failed, or that waits for the poll loop.
@@ -40,8 +40,8 @@ pub(super) struct Inbox {
     has_heartbeat: AtomicBool,
     /// True if the inbox was not empty since the last renewal.
     is_busy: AtomicBool,
-    /// True if another process has taken the worker id.
-    is_lost: watch::Sender<bool>,
+    /// Cancelled if another process has taken the worker id.
+    lost: CancellationToken,
 }
 
 impl Inbox {
@@ -51,9 +51,7 @@ impl Inbox {
         id: &WorkerId,
         options: InboxLease,
     ) -> Result<(Self, HeldLease)> {
-        let instance = HexName::from_random(queue.client().host().random_bits());
-        let holder = Holder { worker_id: id.clone(), instance, ttl: options.ttl };
-        let leases = Leases::new(queue.client().clone(), holder)?;
+        let leases = Leases::of_process(queue.client(), id, options.ttl)?;
         let held = match leases.take(&keys::inbox_lease(id), &worker_subject(id), None).await? {
             Taken::Ours(held) => held,
             Taken::Others(lease) => {
@@ -71,7 +69,7 @@ impl Inbox {
             trusted_until: Mutex::new(Some(held.lease().expires_at)),
             has_heartbeat: AtomicBool::new(true),
             is_busy: AtomicBool::new(true),
-            is_lost: watch::Sender::new(false),
+            lost: CancellationToken::new(),
         };
         Ok((inbox, held))
     }
@@ -82,7 +80,7 @@ impl Inbox {
 
     /// True if the inbox is certainly held.
     pub(super) fn is_held(&self, now: Now) -> bool {
-        let until = *self.trusted_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = *lock(&self.trusted_until);
         until.is_some_and(|until| now.is_before(until) || breaks("inbox-trusted-for-ever"))
     }
 
@@ -98,23 +96,12 @@ impl Inbox {
         self.is_busy.store(true, SeqCst);
     }
 
-    /// Returns an error if the worker id was lost.
-    pub(super) fn check(&self) -> Result<()> {
-        if *self.is_lost.borrow() { Err(self.lost_error()) } else { Ok(()) }
-    }
-
-    fn lost_error(&self) -> Error {
+    /// Waits until the worker id was lost.
+    pub(super) async fn lost(&self) -> Error {
+        self.lost.cancelled().await;
         let worker = self.worker();
         let message = format!("worker id \"{worker}\" was taken by another process, with its inbox");
         Error::new(Kind::Lost, message)
-    }
-
-    /// Waits until the worker id was lost.
-    pub(super) async fn lost(&self) -> Error {
-        let mut is_lost = self.is_lost.subscribe();
-        // The sender lives in `self`, so the wait cannot fail.
-        let _ = is_lost.wait_for(|is_lost| *is_lost).await;
-        self.lost_error()
     }
 
     /// Renews the lease until the worker stops, or the lease is lost.
@@ -134,24 +121,18 @@ impl Inbox {
                 pause = soon;
                 continue;
             }
-            let renewal = Box::pin(self.leases.renew(&mut held));
-            let renewed = match select(renewal, host.sleep(usual / 2)).await {
-                Either::Left((renewed, _)) => renewed,
-                Either::Right(_) => Err(Error::new(Kind::Unavailable, "renewal timed out")),
-            };
-            pause = match renewed {
+            pause = match host.in_time(usual / 2, self.leases.renew(&mut held)).await {
                 Ok(Renewed::Kept) => {
                     self.set_trusted_until(Some(held.lease().expires_at));
                     if self.is_busy.swap(false, SeqCst) { usual } else { seldom }
                 }
                 Ok(Renewed::Lost) => {
                     self.set_trusted_until(None);
-                    self.is_lost.send_replace(true);
+                    self.lost.cancel();
                     return tracing::error!(worker = %self.worker(), "worker id was lost, stopping all tasks");
                 }
                 Err(error) => {
-                    let outage = self.queue.client().health().outage();
-                    request_failed("renew the lease on the inbox", &error, outage.as_ref());
+                    self.queue.client().request_failed("renew the lease on the inbox", &error);
                     // The next attempt does not wait for the poll loop.
                     self.has_heartbeat.store(true, SeqCst);
                     soon
@@ -167,12 +148,12 @@ impl Inbox {
         if let Err(error) = self.leases.release(held).await {
             tracing::warn!(%key, %error, "failed to release lease");
         }
-        if let Err(error) = self.queue.rescue_inbox(self.worker()).await {
+        if let Err(error) = self.queue.empty_inbox(self.worker(), None).await {
             tracing::warn!(%error, "failed to empty inbox, other workers will do it");
         }
     }
 
     fn set_trusted_until(&self, until: Option<StoreTime>) {
-        *self.trusted_until.lock().unwrap_or_else(PoisonError::into_inner) = until;
+        *lock(&self.trusted_until) = until;
     }
 }

@@ -10,16 +10,17 @@ use futures::future::{BoxFuture, Either, select};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use leasehold_core::scan::{
-    Action, EntryBackoff, FoundEntries, Graces, IndexHit, Moment, ScanOptions, ScanSchedule, Served,
-    Unclaimed,
+    Action, EntryBackoff, FoundEntries, Graces, IndexHit, Moment, ScanOptions, ScanSchedule, ScanTarget,
+    Served, Unclaimed,
 };
-use leasehold_core::{Error, IndexLocation, Kind, Now, Result, TaskId};
-use leasehold_queue::source::{DrainWait, Slot, SlotChanges, TaskInSlot, next_or};
-use leasehold_queue::{Bell, ClaimOutcome, PendingSignal};
+use leasehold_core::{Error, Kind, Now, Result, TaskId};
+use leasehold_queue::source::{Changes, DrainWait, Slot, SlotState, SourceStatus, TaskInSlot, next_or};
+use leasehold_queue::{Bell, ClaimOutcome};
 use leasehold_store::health::REPORT_AFTER;
 use leasehold_store::host::Instant;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -41,9 +42,9 @@ pub(super) struct Poller {
     engine: mpsc::UnboundedSender<Result<TaskInSlot>>,
     /// Claims in flight.
     claims: FuturesUnordered<BoxFuture<'static, Attempt>>,
-    slot_changes: SlotChanges,
+    slot_changes: Changes<SlotState>,
     /// Signal of tasks that become pending in this process.
-    pending_signal: PendingSignal,
+    pending_signal: Changes<u64>,
     pub(super) bell: Bell,
     pub(super) inbox_bell: Bell,
     pub(super) entries: FoundEntries,
@@ -165,13 +166,13 @@ impl Poller {
     /// Polls once, if it is time to.
     async fn poll(&mut self) -> Result<Polled> {
         loop {
-            let action = self.next_action()?;
+            let at = self.moment()?;
+            let (served, resume_at) = (self.served(at.now), self.entries.backoff().earliest_claim());
+            let action = self.schedule.next(&at, &served, resume_at, self.objects.slots().is_idle());
             let done = match action {
                 Action::Rest(left) => return Ok(Polled::Resting(left)),
                 Action::ReadBell(place) => self.read_bell(place).await,
-                Action::ScanInbox { is_first } => self.scan_inbox(is_first).await,
-                Action::ScanShards(scan) => self.scan_shards(scan).await,
-                Action::ScanOverflow => self.scan_overflow().await,
+                Action::Scan(scan) => self.scan(scan).await,
                 Action::Conclude { was_idle } => return self.conclude(was_idle).await,
             };
             if let Err(error) = done {
@@ -179,12 +180,6 @@ impl Poller {
                 return Err(error);
             }
         }
-    }
-
-    fn next_action(&mut self) -> Result<Action> {
-        let at = self.moment()?;
-        let (served, resume_at) = (self.served(at.now), self.entries.backoff().earliest_claim());
-        Ok(self.schedule.next(&at, &served, resume_at, self.objects.slots().is_idle()))
     }
 
     /// Ends a poll.
@@ -217,11 +212,12 @@ impl Poller {
 
     /// Parts of the index that are served now.
     pub(super) fn served(&self, now: Now) -> Served {
-        let inbox = IndexLocation::Inbox(self.objects.worker.id.clone());
+        let may_scan =
+            |place| self.objects.side_location(place).is_some_and(|at| self.objects.may_scan(&at, now));
         Served {
-            inbox: self.objects.may_scan(&inbox, now),
+            inbox: may_scan(ScanTarget::Inbox),
             shards: self.objects.assignment.ranges(now),
-            overflow: self.objects.may_scan(&IndexLocation::Overflow, now),
+            overflow: may_scan(ScanTarget::Overflow),
         }
     }
 
@@ -303,7 +299,7 @@ impl Poller {
         }
         self.entries.drop_inboxes();
         let running = objects.slots().tasks();
-        let moved = self.while_claiming(objects.queue.empty_own_inbox(&objects.worker.id, &running)).await;
+        let moved = self.while_claiming(objects.queue.empty_inbox(&objects.worker.id, Some(&running))).await;
         if let Err(error) = moved {
             objects.request_failed("move the inbox to the overflow", &error);
         }
@@ -340,7 +336,7 @@ impl Poller {
         // Never so long that this loop seems to hang.
         let pause = self.objects.heartbeat().map_or(pause, |most| most.min(pause));
         let rested = select(self.objects.host().sleep(pause), Box::pin(self.slot_changes.changed()));
-        let is_signalled = select(rested, Box::pin(self.pending_signal.notified()))
+        let is_signalled = select(rested, Box::pin(self.pending_signal.changed()))
             .map(|waited| matches!(waited, Either::Right(_)));
         match next_or(&mut self.claims, is_signalled).await {
             Either::Left(attempt) => self.record_outcome(attempt),
@@ -352,13 +348,13 @@ impl Poller {
     /// Records if nothing waits here.
     pub(super) fn update_ready_empty(&self) {
         let is_empty = self.entries.is_ready_empty() && !self.schedule.is_shard_scan_partial();
-        self.objects.assignment.set_ready_empty(is_empty);
+        self.objects.assignment.is_ready_empty.store(is_empty, SeqCst);
     }
 
     /// Records the outcome of an attempt to claim a task; a claim goes to the engine.
     fn record_outcome(&mut self, Attempt { found, slot, outcome }: Attempt) {
         let why = match outcome {
-            ClaimOutcome::Claimed(claimed) => {
+            Ok(claimed) => {
                 if self.entries.claimed(found) {
                     self.update_ready_empty();
                 }
@@ -367,22 +363,16 @@ impl Poller {
                 let _ = self.engine.send(Ok(TaskInSlot { task, slot }));
                 return;
             }
-            ClaimOutcome::NotDue(at) => Unclaimed::NotDue(at),
-            ClaimOutcome::Foreign(_) => Unclaimed::Foreign,
-            ClaimOutcome::Held(at) => Unclaimed::Held(at),
-            ClaimOutcome::Ahead => Unclaimed::Ahead,
-            ClaimOutcome::Stale => Unclaimed::Stale,
-            ClaimOutcome::Expired => Unclaimed::Expired,
-            ClaimOutcome::Corrupt(error) => {
-                self.objects.report(&error.to_string());
-                Unclaimed::Corrupt
-            }
+            Err(why) => why,
         };
+        if let Unclaimed::Corrupt(error) = &why {
+            self.objects.report(&error.to_string());
+        }
         self.schedule.slot_freed();
         let config = self.objects.queue.config();
         let graces = Graces { stale: config.stale_grace, ahead: config.ahead_grace };
         let Ok(now) = self.objects.queue.now() else { return };
-        if self.entries.not_claimed(found, why, now, graces) {
+        if self.entries.not_claimed(found, &why, now, graces) {
             self.update_ready_empty();
         }
     }

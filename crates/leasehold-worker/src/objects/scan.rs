@@ -1,11 +1,11 @@
 //! Scanning the index: the inbox, the shards and the overflow, as the schedule decides.
 
 use leasehold_core::limits::PAGE_KEYS_MAX;
-use leasehold_core::scan::{BackoffAction, CORRUPT_PAUSE, IndexHit, ScanTarget, ShardScan, ShardScope};
-use leasehold_core::{Index, IndexLocation, Minute, Now, Result, StoreTime};
+use leasehold_core::scan::{BackoffAction, IndexHit, IndexScan, ScanScope, ScanTarget};
+use leasehold_core::{Index, Minute, Now, Result};
 use leasehold_queue::Bell;
 use leasehold_queue::discover::{KeyRange, ScanPage};
-use leasehold_queue::sweep::Swept;
+use leasehold_queue::source::SourceStatus;
 use leasehold_store::Purpose;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,77 +21,33 @@ impl Poller {
     /// Reads the bell of a place.
     pub(super) async fn read_bell(&mut self, place: ScanTarget) -> Result<()> {
         let (queue, mut bell) = (self.objects.queue.clone(), std::mem::take(self.bell_of(place)));
-        let has_rung = self.while_claiming(queue.has_rung(&mut bell)).await;
-        let is_for_overflow = bell.rang_for_overflow();
-        self.schedule.bell_read(place, matches!(has_rung, Ok(true)), bell.second_scan_at(), is_for_overflow);
+        let change = self.while_claiming(queue.read_bell(&mut bell)).await;
         *self.bell_of(place) = bell;
-        has_rung.map(drop)
+        if let Some(change) = change? {
+            self.schedule.rung(place, change.second_scan_at, change.is_for_overflow);
+        }
+        Ok(())
     }
 
     fn bell_of(&mut self, place: ScanTarget) -> &mut Bell {
         if place == ScanTarget::Inbox { &mut self.inbox_bell } else { &mut self.bell }
     }
 
-    /// Scans the inbox.
-    pub(super) async fn scan_inbox(&mut self, is_first: bool) -> Result<()> {
-        let location = IndexLocation::Inbox(self.objects.worker.id.clone());
-        let is_partial = self.scan_side(ScanTarget::Inbox, location).await?;
-        if self.entries.count_in_scan() > 0 {
-            self.objects.inbox.iter().for_each(|inbox| inbox.mark_busy());
-            self.warn_of_old_tasks(is_first);
-        }
-        let stale = self.entries.end_scan(!is_partial);
-        self.sweep(stale).await;
-        Ok(())
-    }
-
-    /// Scans the overflow.
-    pub(super) async fn scan_overflow(&mut self) -> Result<()> {
-        let is_partial = self.scan_side(ScanTarget::Overflow, IndexLocation::Overflow).await?;
-        if self.entries.count_in_scan() > 0 {
-            // Claims of other workers there are not rung for.
-            self.objects.assignment.mark_active();
-            self.entries.rotate_new(self.objects.host().random());
-        }
-        let stale = self.entries.end_scan(!is_partial);
-        self.sweep(stale).await;
-        Ok(())
-    }
-
-    /// Scans the inbox or the overflow until a claimable entry is found, or to the end. Returns true if it has not
-    /// reached the end.
-    async fn scan_side(&mut self, place: ScanTarget, location: IndexLocation) -> Result<bool> {
-        let (queue, at) = (self.objects.queue.clone(), self.moment()?);
-        let key_range = KeyRange::at(&location);
-        self.begin_scan(Some(location));
-        let bell = (place == ScanTarget::Inbox).then_some(&mut self.inbox_bell);
-        let second_scan_at = bell.and_then(|bell| scan_started(bell, at.now));
-        self.schedule.started(place, &at, second_scan_at);
-        let (mut next, mut is_partial) = (Some(key_range), false);
-        while let Some(key_range) = next {
-            let (page, rest) = self.while_claiming(queue.scan_page(Purpose::Discover, key_range)).await?;
-            is_partial = self.sort_page(place, page)? && rest.is_some();
-            next = rest.filter(|_| !is_partial);
-        }
-        self.schedule.ended(place, is_partial);
-        Ok(is_partial)
-    }
-
-    /// Scans shards until a claimable entry is found, or to the end.
-    pub(super) async fn scan_shards(&mut self, scan: ShardScan) -> Result<()> {
-        let (objects, at) = (self.objects.clone(), self.moment()?);
+    /// Scans a part of the index until a claimable entry is found, or to the end.
+    pub(super) async fn scan(&mut self, scan: IndexScan) -> Result<()> {
+        let (objects, at, place) = (self.objects.clone(), self.moment()?, scan.scope.target());
         let served = self.served(at.now);
         let key_ranges = self.while_claiming(key_ranges(&objects, at.now, &scan)).await?;
-        self.begin_scan(None);
-        let second_scan_at = scan_started(&mut self.bell, at.now);
-        self.schedule.shards_started(&scan, &at, &served, second_scan_at);
+        self.record_ends();
+        self.entries.begin_scan(objects.side_location(place));
+        self.schedule.started(&scan, &at, &served);
         let (mut key_ranges, mut is_partial) = (VecDeque::from(key_ranges), false);
         let mut is_crowded = self.schedule.is_crowded();
         while let Some(key_range) = key_ranges.pop_front().filter(|_| !is_partial) {
             let page = self.while_claiming(objects.queue.scan_page(Purpose::Discover, key_range)).await;
             let (page, rest) = page?;
-            let has_found = self.sort_page(ScanTarget::Shards, page)?;
-            if rest.is_some() && scan.scope == ShardScope::OwnInOneList && !is_crowded {
+            let has_found = self.sort_page(place, page)?;
+            if rest.is_some() && scan.scope == ScanScope::OwnInOneList && !is_crowded {
                 is_crowded = true;
                 key_ranges.extend(objects.assignment.key_ranges(Index::Ready, at.now, None));
             } else {
@@ -99,25 +55,34 @@ impl Poller {
             }
             is_partial = has_found && !key_ranges.is_empty();
         }
-        if !is_partial {
-            let total = objects.assignment.estimate_total(self.entries.count_in_scan(), at.now);
-            is_crowded &= total > PAGE_KEYS_MAX / 2;
+        let count = self.entries.count_in_scan();
+        if place == ScanTarget::Shards && !is_partial {
+            is_crowded &= objects.assignment.estimate_total(count, at.now) > PAGE_KEYS_MAX / 2;
         }
-        self.schedule.shards_ended(&scan, is_partial, is_crowded);
-        self.entries.rotate_new(objects.host().random());
+        self.schedule.ended(&scan, is_partial, is_crowded);
+        match place {
+            ScanTarget::Inbox if count > 0 => {
+                objects.inbox.iter().for_each(|inbox| inbox.mark_busy());
+                self.warn_of_old_tasks(scan.scope == ScanScope::Inbox { is_first: true });
+            }
+            ScanTarget::Overflow if count > 0 => {
+                // Claims of other workers there are not rung for.
+                objects.assignment.mark_active();
+                self.entries.rotate_new(objects.host().random());
+            }
+            ScanTarget::Shards => self.entries.rotate_new(objects.host().random()),
+            ScanTarget::Inbox | ScanTarget::Overflow => {}
+        }
         let stale = self.entries.end_scan(!is_partial);
-        self.update_ready_empty();
+        if place == ScanTarget::Shards {
+            self.update_ready_empty();
+        }
         self.sweep(stale).await;
         if scan.has_reason {
             // Not before the scan: entries that it no longer found may have been claimed meanwhile.
             objects.assignment.mark_active();
         }
         Ok(())
-    }
-
-    fn begin_scan(&mut self, other: Option<IndexLocation>) {
-        self.record_ends();
-        self.entries.begin_scan(other);
     }
 
     /// Logs a warning if a worker that was away for long finds old tasks in its inbox.
@@ -162,59 +127,41 @@ impl Poller {
     pub(super) async fn sweep(&mut self, stale: Vec<(IndexHit, BackoffAction)>) {
         let objects = self.objects.clone();
         let mut is_failing = false;
-        for (found, next) in stale {
+        for (found, action) in stale {
             let Ok(now) = objects.queue.now() else { return };
-            let soon = now.latest_known();
-            let swept =
-                if is_failing { None } else { Some(self.while_claiming(objects.queue.sweep(&found)).await) };
-            let (until, next) = match swept {
-                // The other entries wait for the next probe.
-                None => (soon.plus(FAILED_PAUSE), next),
-                Some(Ok(Swept::Held(at))) => (at, next),
-                Some(Ok(Swept::Later(at))) => (at, BackoffAction::Sweep),
-                Some(Ok(Swept::Fine)) => {
-                    self.entries.backoff().remove(&found.entry);
-                    continue;
+            let mut next = Some((now.latest_known().plus(FAILED_PAUSE), action));
+            // After a failure during an outage, the other entries wait for the next probe.
+            if !is_failing {
+                match self.while_claiming(objects.sweep(&found, action)).await {
+                    Ok(swept) => next = swept,
+                    Err(error) => {
+                        tracing::debug!(entry = %found.entry, %error, "failed to sweep index entry");
+                        is_failing = objects.long_outage().is_some();
+                    }
                 }
-                Some(Ok(Swept::Moved(task))) => {
-                    objects.recovered(&task);
-                    continue;
-                }
-                Some(Ok(Swept::Removed)) => continue,
-                Some(Ok(Swept::Corrupt(error))) => {
-                    objects.report(&error.to_string());
-                    (soon.plus(CORRUPT_PAUSE), BackoffAction::Sweep)
-                }
-                Some(Err(error)) => {
-                    tracing::debug!(entry = %found.entry, %error, "failed to sweep index entry");
-                    is_failing = objects.long_outage().is_some();
-                    (soon.plus(FAILED_PAUSE), next)
-                }
-            };
-            self.entries.backoff().set(found, until, next);
+            }
+            self.entries.backoff().set(found, next);
         }
     }
 }
 
-/// Records the start of a scan in its bell. Returns the time of the second scan after the last ring.
-fn scan_started(bell: &mut Bell, now: Now) -> Option<StoreTime> {
-    bell.scan_started(now.earliest);
-    bell.second_scan_at()
-}
-
 /// Ranges to scan. With many ranges, if the bell has rung, it is cheaper to list first which shards have entries.
-async fn key_ranges(objects: &Objects, now: Now, scan: &ShardScan) -> Result<Vec<KeyRange>> {
+async fn key_ranges(objects: &Objects, now: Now, scan: &IndexScan) -> Result<Vec<KeyRange>> {
+    if let Some(side) = objects.side_location(scan.scope.target()) {
+        return Ok(vec![KeyRange::at(&side)]);
+    }
     let random_start = scan.is_random_start.then(|| objects.host().random());
-    let has_rung = match scan.scope {
-        ShardScope::All => {
+    match scan.scope {
+        ScanScope::AllShards => {
             let all = ShardAssignment::new(objects.queue.shard_len(), None);
             return Ok(all.key_ranges(Index::Ready, now, random_start));
         }
         // All entries fit in one page most of the time: one list, however scattered the shards are.
-        ShardScope::OwnInOneList => return Ok(vec![KeyRange::whole(Index::Ready)]),
-        ShardScope::Own { has_rung } => has_rung,
-    };
+        ScanScope::OwnInOneList => return Ok(vec![KeyRange::whole(Index::Ready)]),
+        _ => {}
+    }
     let key_ranges = objects.assignment.key_ranges(Index::Ready, now, random_start);
+    let has_rung = scan.scope == ScanScope::Own { has_rung: true };
     if !has_rung || key_ranges.len() <= 2 || objects.queue.shard_len().count() > PAGE_KEYS_MAX {
         return Ok(key_ranges);
     }

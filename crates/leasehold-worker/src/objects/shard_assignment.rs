@@ -2,23 +2,29 @@
 
 use leasehold_core::{Index, Now, Shard, ShardLen, ShardRange, StoreTime};
 use leasehold_queue::discover::KeyRange;
+use leasehold_store::host::lock;
 use leasehold_store::mutant::breaks;
 use std::collections::BTreeSet;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Shards that are served now.
 #[derive(Debug)]
 pub(super) struct ShardAssignment {
     len: ShardLen,
-    /// Ranges with the time from which on their lease can no longer be trusted; none for those without a lease.
-    ranges: Mutex<Vec<(ShardRange, Option<StoreTime>)>>,
+    assigned: Mutex<AssignedShards>,
     /// True if there was activity, such as a ring of the bell, since the last check.
     is_active: AtomicBool,
-    /// True if the whole share was leased at the end of the last round.
-    has_full_share: AtomicBool,
     /// True if the last scan of the ready entries was complete and found none.
-    is_ready_empty: AtomicBool,
+    pub(super) is_ready_empty: AtomicBool,
+}
+
+#[derive(Debug)]
+struct AssignedShards {
+    /// Ranges with the time from which on their lease can no longer be trusted; none for those without a lease.
+    ranges: Vec<(ShardRange, Option<StoreTime>)>,
+    /// True if they are the whole share.
+    is_full_share: bool,
 }
 
 impl ShardAssignment {
@@ -34,27 +40,20 @@ impl ShardAssignment {
         Self::of(len, Vec::new(), false)
     }
 
-    fn of(len: ShardLen, ranges: Vec<(ShardRange, Option<StoreTime>)>, has_full_share: bool) -> Self {
-        Self {
-            len,
-            ranges: Mutex::new(ranges),
-            is_active: AtomicBool::new(true),
-            has_full_share: AtomicBool::new(has_full_share),
-            is_ready_empty: AtomicBool::new(false),
-        }
+    fn of(len: ShardLen, ranges: Vec<(ShardRange, Option<StoreTime>)>, is_full_share: bool) -> Self {
+        let assigned = Mutex::new(AssignedShards { ranges, is_full_share });
+        Self { len, assigned, is_active: AtomicBool::new(true), is_ready_empty: AtomicBool::new(false) }
     }
 
-    /// Sets the leased ranges, each with its expiry.
-    pub(super) fn lease(&self, held: Vec<(ShardRange, StoreTime)>) {
-        let held: Vec<_> = held.into_iter().map(|(range, until)| (range, Some(until))).collect();
-        let names =
-            |ranges: &[(ShardRange, _)]| ranges.iter().map(|(range, _)| range.clone()).collect::<Vec<_>>();
-        let mut ranges = self.lock();
-        if names(&ranges) != names(&held) {
+    /// Sets the leased ranges, each with its expiry, and if they are the whole share.
+    pub(super) fn lease(&self, ranges: Vec<(ShardRange, Option<StoreTime>)>, is_full_share: bool) {
+        let mut assigned = lock(&self.assigned);
+        let (before, after) = (assigned.ranges.iter(), ranges.iter());
+        if !before.map(|(range, _)| range).eq(after.map(|(range, _)| range)) {
             // Tasks that other workers left there were not rung for.
             self.mark_active();
         }
-        *ranges = held;
+        *assigned = AssignedShards { ranges, is_full_share };
     }
 
     /// True if a shard is served at `now`.
@@ -65,18 +64,14 @@ impl ShardAssignment {
     /// True if the whole share is served. Otherwise an empty scan does not mean that nothing is left.
     pub(super) fn has_full_share(&self, now: Now) -> bool {
         let is_trusted = |until: &Option<StoreTime>| until.is_none_or(|until| now.is_before(until));
-        self.has_full_share.load(SeqCst) && self.lock().iter().all(|(_, until)| is_trusted(until))
-    }
-
-    /// Records at the end of a round of leasing if the whole share is leased.
-    pub(super) fn set_full_share(&self, is_full: bool) {
-        self.has_full_share.store(is_full, SeqCst);
+        let assigned = lock(&self.assigned);
+        assigned.is_full_share && assigned.ranges.iter().all(|(_, until)| is_trusted(until))
     }
 
     /// True if the lease on a shard is certainly held.
     pub(super) fn holds(&self, shard: &Shard, now: Now) -> bool {
         let is_held = |until: &Option<StoreTime>| until.is_some_and(|until| now.is_before(until));
-        self.lock().iter().any(|(range, until)| range.contains(shard) && is_held(until))
+        lock(&self.assigned).ranges.iter().any(|(range, until)| range.contains(shard) && is_held(until))
     }
 
     /// Ranges to scan. `random_start` is a random number that selects the first shard, so that no shard has to wait
@@ -125,26 +120,12 @@ impl ShardAssignment {
         self.is_active.swap(false, SeqCst)
     }
 
-    /// Records the result of a scan of the ready entries.
-    pub(super) fn set_ready_empty(&self, is_empty: bool) {
-        self.is_ready_empty.store(is_empty, SeqCst);
-    }
-
-    /// True if the last scan of the ready entries was complete and found none.
-    pub(super) fn is_ready_empty(&self) -> bool {
-        self.is_ready_empty.load(SeqCst)
-    }
-
     /// Ranges that are served at `now`, with neighbours joined.
     pub(super) fn ranges(&self, now: Now) -> Vec<ShardRange> {
         let is_trusted = |until| now.is_before(until) || breaks("lease-trusted-for-ever");
         let is_served = |until: &Option<StoreTime>| until.is_none_or(is_trusted);
-        let ranges = self.lock().clone();
+        let ranges = lock(&self.assigned).ranges.clone();
         self.len
             .merge_ranges(ranges.into_iter().filter(|(_, until)| is_served(until)).map(|(range, _)| range))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<(ShardRange, Option<StoreTime>)>> {
-        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

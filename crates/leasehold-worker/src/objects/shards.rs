@@ -24,21 +24,20 @@
 //! Requests per round: 1 put for the id, 1 put per held group, 1 list of the ids; 1 list of the groups per scan while
 //! below the quota, and 1 get and 1 put per group that is taken.
 
-use futures::future::{Either, join_all, select};
-use futures::{StreamExt, stream};
+use futures::TryStreamExt;
+use futures::future::{join_all, select};
 use leasehold_core::shard_share::ShardShare;
-use leasehold_core::{Error, Holder, Kind, Result, ShardRange, StoreTime, WorkerId, keys};
+use leasehold_core::{Kind, Result, ShardRange, StoreTime, WorkerId, keys};
 use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken, shards_subject, worker_subject};
-use leasehold_queue::source::Slots;
+use leasehold_queue::source::{Slots, SourceStatus};
 use leasehold_queue::{ObjectQueue, PeerLeaseCache};
 use leasehold_store::host::Host;
-use leasehold_store::{HostExt, List, ListEntry, Purpose};
+use leasehold_store::{HostExt, ListEntry, Purpose};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::shard_assignment::ShardAssignment;
-use crate::engine::request_failed;
 use crate::options::ShardLeasing;
 
 /// Fraction of a round for which a renewal is waited for. Longer than for other answers: a slow store
@@ -46,35 +45,9 @@ use crate::options::ShardLeasing;
 const RENEWAL_PART: u32 = 2;
 /// Fraction of a round for which other answers are waited for.
 const ANSWER_PART: u32 = 4;
-/// Number of leases of other workers that are read concurrently.
-const READS_AT_ONCE: usize = 16;
-
-/// Leases shards for one worker until its slots are closed, and then releases them.
-pub(super) async fn run(
-    queue: ObjectQueue,
-    id: WorkerId,
-    options: ShardLeasing,
-    assignment: Arc<ShardAssignment>,
-    slots: Slots,
-) {
-    let mut leaser = match ShardLeaser::new(queue, id, options, assignment) {
-        Ok(leaser) => leaser,
-        Err(error) => return tracing::error!(%error, "failed to start shard leasing"),
-    };
-    while !slots.is_closed() {
-        if let Err(error) = leaser.round().await {
-            request_failed("lease shards", &error, leaser.queue.client().health().outage().as_ref());
-        }
-        leaser.assignment.set_full_share(leaser.has_full_share());
-        leaser.update_assignment();
-        let sleep = leaser.host().sleep(leaser.pause());
-        select(sleep, Box::pin(slots.closed())).await;
-    }
-    leaser.release_all().await;
-}
 
 /// Shard leasing of one worker.
-struct ShardLeaser {
+pub(super) struct ShardLeaser {
     queue: ObjectQueue,
     leases: Leases,
     options: ShardLeasing,
@@ -96,17 +69,15 @@ struct ShardLeaser {
 }
 
 impl ShardLeaser {
-    fn new(
+    pub(super) fn new(
         queue: ObjectQueue,
-        id: WorkerId,
+        id: &WorkerId,
         options: ShardLeasing,
         assignment: Arc<ShardAssignment>,
     ) -> Result<Self> {
-        let instance = leasehold_core::HexName::from_random(queue.client().host().random_bits());
-        let holder = Holder { worker_id: id, instance, ttl: options.ttl };
         let groups = queue.shard_len().groups();
         Ok(Self {
-            leases: Leases::new(queue.client().clone(), holder)?,
+            leases: Leases::of_process(queue.client(), id, options.ttl)?,
             share: ShardShare::new(options.clone(), &groups),
             groups,
             peers: PeerLeaseCache::new(options.ttl),
@@ -121,6 +92,19 @@ impl ShardLeaser {
         })
     }
 
+    /// Leases shards until the slots are closed, and then releases them.
+    pub(super) async fn run(mut self, slots: Slots) {
+        while !slots.is_closed() {
+            if let Err(error) = self.round().await {
+                self.queue.client().request_failed("lease shards", &error);
+            }
+            self.update_assignment();
+            let sleep = self.host().sleep(self.pause());
+            select(sleep, Box::pin(slots.closed())).await;
+        }
+        self.release_all().await;
+    }
+
     fn host(&self) -> Arc<dyn Host> {
         self.queue.client().host().clone()
     }
@@ -131,7 +115,7 @@ impl ShardLeaser {
             self.renew().await;
         }
         let (host, left) = (self.host(), self.share.until_renewal(self.local()));
-        with_timeout(&host, left, self.rebalance()).await
+        host.in_time(left, self.rebalance()).await
     }
 
     /// Computes the quota if it may have changed, and releases or takes groups until it is reached.
@@ -186,10 +170,10 @@ impl ShardLeaser {
         let mut held: Vec<_> = self.held.values_mut().chain(&mut self.id_lease).collect();
         let renewals = held.iter_mut().map(|held| async {
             let key = held.key().to_owned();
-            let renewed = with_timeout(&host, timeout, leases.renew(held)).await;
+            let renewed = host.in_time(timeout, leases.renew(held)).await;
             let is_lost = matches!(renewed, Ok(Renewed::Lost));
             if let Err(error) = renewed {
-                request_failed("renew a shard lease", &error, client.health().outage().as_ref());
+                client.request_failed("renew a shard lease", &error);
             }
             (key, is_lost)
         });
@@ -215,7 +199,7 @@ impl ShardLeaser {
         let subject = worker_subject(&id);
         let taken = self.leases.take(&key, &subject, None);
         self.id_taken_until = None;
-        match with_timeout(&self.host(), self.answer_timeout(), taken).await {
+        match self.host().in_time(self.answer_timeout(), taken).await {
             Ok(Taken::Ours(lease)) => self.id_lease = Some(lease),
             Ok(Taken::Others(lease)) => {
                 tracing::warn!(worker = %id, until = %lease.expires_at, "worker id is in use by another process");
@@ -241,41 +225,16 @@ impl ShardLeaser {
 
     /// Counts the live workers, and computes the quota of this one.
     async fn count_workers(&mut self) -> Result<()> {
-        let listed = with_timeout(&self.host(), self.answer_timeout(), self.list(keys::WORKERS)).await?;
-        self.peers.evict_old(self.queue.now()?);
-        let alive = self.live_workers(listed).await?;
-        if let Some(needed) = self.share.count(&alive, &self.leases.holder().worker_id) {
+        let listed = self.list(keys::WORKERS).await?;
+        let (own, timeout) = (self.leases.holder().worker_id.clone(), self.answer_timeout());
+        let name = |key: &str| keys::parse_worker_lease(key).filter(|name| *name != own);
+        let others = self.peers.held(self.queue.client(), listed, name, timeout).await?;
+        let alive = others.into_iter().chain([own.clone()]).collect();
+        if let Some(needed) = self.share.count(&alive, &own) {
             let configured = self.options.shards_per_worker;
             tracing::warn!(configured, needed, "shards_per_worker is too small to serve all shards");
         }
         Ok(())
-    }
-
-    /// Lists the live workers, including this one. Only old leases are read, and only once.
-    async fn live_workers(&mut self, listed: Vec<ListEntry>) -> Result<BTreeSet<WorkerId>> {
-        let now = self.queue.now()?;
-        let own = self.leases.holder().worker_id.clone();
-        let with_name = |listed: ListEntry| Some((keys::parse_worker_lease(&listed.key)?, listed));
-        let names: Vec<_> =
-            listed.into_iter().filter_map(with_name).filter(|(name, _)| *name != own).collect();
-        let unknown = names.iter().filter(|(_, listed)| self.peers.is_held(listed, now).is_none());
-        let (client, host, timeout) = (self.queue.client(), &self.host(), self.answer_timeout());
-        let reads = unknown.map(|(_, listed)| async move {
-            match with_timeout(host, timeout, leasehold_queue::read_lease(client, &listed.key)).await {
-                Ok(lease) => Ok((listed, lease)),
-                // A corrupt lease belongs to no worker: its shards are to be served.
-                Err(error) if error.kind() == Kind::Corrupt => Ok((listed, None)),
-                Err(error) => Err(error),
-            }
-        });
-        let read: Vec<_> = stream::iter(reads.collect::<Vec<_>>()).buffered(READS_AT_ONCE).collect().await;
-        for read in read {
-            let (listed, lease) = read?;
-            self.peers.insert(&listed.key, Some(listed.modified), lease.as_ref());
-        }
-        let is_alive = |listed: &ListEntry| self.peers.is_held(listed, now) == Some(true);
-        let others = names.iter().filter(|(_, listed)| is_alive(listed)).map(|(name, _)| name.clone());
-        Ok(others.chain([own]).collect())
     }
 
     /// True if the whole share is held. A worker without its id has no share yet.
@@ -292,7 +251,7 @@ impl ShardLeaser {
         self.update_assignment();
         let (leases, host, timeout) = (&self.leases, self.host(), self.answer_timeout());
         let releases = self.releasing.iter().map(|held| async {
-            let released = with_timeout(&host, timeout, leases.release(held.clone())).await;
+            let released = host.in_time(timeout, leases.release(held.clone())).await;
             if let Err(error) = &released {
                 tracing::warn!(key = held.key(), %error, "failed to release lease");
             }
@@ -306,7 +265,7 @@ impl ShardLeaser {
 
     /// Takes free groups, up to the quota.
     async fn take_free(&mut self) -> Result<()> {
-        let listed = with_timeout(&self.host(), self.answer_timeout(), self.list(keys::SHARD_LEASES)).await?;
+        let listed = self.list(keys::SHARD_LEASES).await?;
         let now = self.queue.now()?;
         let listed: BTreeMap<_, _> = listed.into_iter().map(|entry| (entry.key.clone(), entry)).collect();
         let mut wanted = Vec::new();
@@ -343,7 +302,7 @@ impl ShardLeaser {
         let (leases, host, timeout) = (&self.leases, &self.host(), self.answer_timeout());
         let takes = groups.into_iter().map(|(group, stamp)| async move {
             let key = keys::shard_lease(&group);
-            let taken = with_timeout(host, timeout, leases.take(&key, &shards_subject(&group), stamp)).await;
+            let taken = host.in_time(timeout, leases.take(&key, &shards_subject(&group), stamp)).await;
             (group, key, stamp, taken)
         });
         let mut failed = Ok(());
@@ -373,8 +332,8 @@ impl ShardLeaser {
 
     /// Updates the shards to serve, with the expiry of their leases.
     fn update_assignment(&self) {
-        let held = self.held.iter().map(|(group, held)| (group.clone(), held.lease().expires_at));
-        self.assignment.lease(held.collect());
+        let held = self.held.iter().map(|(group, held)| (group.clone(), Some(held.lease().expires_at)));
+        self.assignment.lease(held.collect(), self.has_full_share());
     }
 
     /// Releases everything, so that the other workers notice within a round; also groups in doubt. Those are taken
@@ -402,13 +361,8 @@ impl ShardLeaser {
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ListEntry>> {
-        let (mut next, mut entries) = (Some(List::all(prefix)), Vec::new());
-        while let Some(list) = next {
-            let page = self.queue.client().list(Purpose::Lease, &list).await?;
-            entries.extend(page.entries);
-            next = page.next.map(|cursor| list.at(cursor));
-        }
-        Ok(entries)
+        let listed = self.queue.objects_under(Purpose::Lease, prefix).try_collect();
+        self.host().in_time(self.answer_timeout(), listed).await
     }
 
     fn shuffle<T>(&self, items: &mut [T]) {
@@ -416,17 +370,5 @@ impl ShardLeaser {
             let other = self.queue.client().host().random() % (last as u64 + 1);
             items.swap(last, usize::try_from(other).unwrap_or(0));
         }
-    }
-}
-
-/// Waits for an answer with a time limit, so that the other leases are renewed in time.
-async fn with_timeout<T>(
-    host: &Arc<dyn Host>,
-    timeout: Duration,
-    answer: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    match select(Box::pin(answer), host.sleep(timeout)).await {
-        Either::Left((answer, _)) => answer,
-        Either::Right(_) => Err(Error::new(Kind::Unavailable, "request timed out")),
     }
 }

@@ -146,7 +146,8 @@ async fn a_worker_that_loses_its_id_stops_its_tasks_with_an_error() {
     let running = tokio::spawn(endless.options(direct()).run(shutdown.clone()));
     let id = submit(&producer, "endless", json!(null)).await;
     started.recv().await.unwrap();
-    leasehold_queue::break_lease(queue.client(), &leasehold_core::keys::inbox_lease(&name)).await.unwrap();
+    let key = leasehold_core::keys::inbox_lease(&name);
+    leasehold_queue::break_lease(queue.client(), &key, &serde_json::Map::new()).await.unwrap();
     let error = running.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), Kind::Lost);
     assert!(error.to_string().contains("worker id \"a\" was taken by another process"), "{error}");

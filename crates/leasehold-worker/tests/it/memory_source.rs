@@ -7,8 +7,8 @@ use leasehold_core::{
 };
 use leasehold_queue::Settlement;
 use leasehold_queue::source::{
-    ClaimStatus, ClaimedTask, DrainWait, Next, OpenSource, SlotChanges, SourceStatus, TaskInSlot, TaskSource,
-    WorkerInfo,
+    Changes, ClaimStatus, ClaimedTask, DrainWait, OpenSource, SlotState, SourceStatus, TaskInSlot,
+    TaskSource, WorkerInfo,
 };
 use leasehold_store::{Host, HostExt, SystemHost};
 use leasehold_worker::{Worker, WorkerOptions};
@@ -30,7 +30,7 @@ pub(crate) struct MemoryQueue {
 struct MemorySource {
     queue: MemoryQueue,
     worker: WorkerInfo,
-    changes: SlotChanges,
+    changes: Changes<SlotState>,
     status: Arc<MemoryStatus>,
 }
 
@@ -80,7 +80,7 @@ impl OpenSource for MemoryQueue {
 }
 
 impl TaskSource for MemorySource {
-    fn next(&mut self) -> BoxFuture<'_, Result<Next>> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<TaskInSlot>>> {
         Box::pin(async {
             while !self.worker.slots.is_closed() {
                 let tasks: Vec<_> = self.queue.tasks.lock().unwrap().values().cloned().collect();
@@ -91,8 +91,8 @@ impl TaskSource for MemorySource {
                     let task = Box::new(self.queue.claim(task.id, self.worker.id.as_str())?);
                     Some(TaskInSlot { task, slot })
                 });
-                if let Some(claim) = claim {
-                    return Ok(Next::Tasks(vec![claim]));
+                if claim.is_some() {
+                    return Ok(claim);
                 }
                 if self.worker.until_empty && self.worker.slots.is_idle() {
                     let left =
@@ -105,7 +105,7 @@ impl TaskSource for MemorySource {
                 let pause = SystemHost.sleep(self.worker.polling.min);
                 select(pause, Box::pin(self.changes.changed())).await;
             }
-            Ok(Next::Empty)
+            Ok(None)
         })
     }
 
@@ -127,10 +127,6 @@ impl SourceStatus for MemoryStatus {
 impl ClaimedTask for MemoryClaim {
     fn task(&self) -> &Task {
         &self.task
-    }
-
-    fn now(&self) -> Result<StoreTime> {
-        Ok(now().earliest)
     }
 
     fn time_left(&self) -> Option<Duration> {
@@ -157,7 +153,7 @@ impl ClaimedTask for MemoryClaim {
     }
 
     fn finish(&mut self, settlement: Settlement) -> BoxFuture<'_, Result<Option<Task>>> {
-        let event = settlement.event(self.lease_id.clone());
+        let event = settlement.event(self.lease_id.clone(), now());
         let settled = self.queue.change(&self.task.id, "worker", &event);
         Box::pin(async move { Ok(settled) })
     }

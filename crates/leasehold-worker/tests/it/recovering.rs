@@ -2,8 +2,8 @@
 
 use leasehold_core::ids::Name;
 use leasehold_core::{Index, Status, TaskId, keys};
-use leasehold_queue::ClaimOutcome;
 use leasehold_queue::discover::KeyRange;
+use leasehold_queue::source::TaskTypes;
 use leasehold_store::Purpose;
 use leasehold_worker::{ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::json;
@@ -102,9 +102,7 @@ async fn a_worker_that_stops_when_empty_waits_for_a_claim_that_left_only_its_rea
     let page = queue.discover(Purpose::Discover, vec![KeyRange::whole(Index::Ready)]).await.unwrap();
     let [found] = &page.due[..] else { panic!("{page:?}") };
     let (lost, lease) = (Name::checked("worker id", "lost").unwrap(), Duration::from_secs(2));
-    let ClaimOutcome::Claimed(claimed) = queue.claim(found, &lost, lease, &|_| true).await.unwrap() else {
-        panic!()
-    };
+    let claimed = queue.claim(found, &lost, lease, &TaskTypes::all(), false).await.unwrap().unwrap();
     let lease_entry = claimed.task().entry().unwrap();
     queue.client().delete(Purpose::Claim, &lease_entry.key()).await.unwrap();
     queue.client().put_always(Purpose::Claim, &found.entry.key(), "".into()).await.unwrap();
@@ -123,7 +121,7 @@ async fn a_monitor_recovers_from_all_shards_where_workers_divide_them() {
     let id = submit(&queue, "patient", json!(null)).await;
     let page = queue.discover(Purpose::Discover, vec![KeyRange::whole(Index::Ready)]).await.unwrap();
     let (lost, lease) = (Name::checked("worker id", "lost").unwrap(), Duration::from_millis(100));
-    queue.claim(&page.due[0], &lost, lease, &|_| true).await.unwrap();
+    queue.claim(&page.due[0], &lost, lease, &TaskTypes::all(), false).await.unwrap().unwrap();
 
     let monitor = Worker::new(queue.clone(), "monitor", None).unwrap();
     let (leasing, recover_every) = (Some(ShardLeasing::default()), Duration::from_millis(50));

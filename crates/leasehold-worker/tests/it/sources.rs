@@ -3,7 +3,8 @@
 use futures::future::BoxFuture;
 use leasehold_core::{Index, IndexLocation, Kind, NewTask, Task, TaskId, WorkerId, keys};
 use leasehold_queue::discover::KeyRange;
-use leasehold_queue::{ClaimOutcome, DirectDispatch, Queue, QueueConfig, Selection};
+use leasehold_queue::source::TaskTypes;
+use leasehold_queue::{DirectDispatch, Queue, QueueConfig, Selection};
 use leasehold_store::{Client, Host, MemoryStore, Purpose, SystemHost};
 use leasehold_worker::{
     Context, Counts, InboxLease, Monitor, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions,
@@ -67,14 +68,8 @@ impl Fixture for Objects {
             let found = self.queue.objects().unwrap().discover(Purpose::Admin, ranges).await.unwrap().due;
             let found = found.into_iter().find(|found| found.entry.id == id).unwrap();
             let other = WorkerId::checked("worker id", "other").unwrap();
-            let outcome = self
-                .queue
-                .objects()
-                .unwrap()
-                .claim(&found, &other, Duration::from_mins(10), &|_| true)
-                .await
-                .unwrap();
-            assert!(matches!(outcome, ClaimOutcome::Claimed(_)), "{outcome:?}");
+            let (objects, lease) = (self.queue.objects().unwrap(), Duration::from_mins(10));
+            objects.claim(&found, &other, lease, &TaskTypes::all(), false).await.unwrap().unwrap();
         })
     }
 

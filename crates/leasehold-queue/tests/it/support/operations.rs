@@ -3,7 +3,7 @@
 use leasehold_core::new_task::Start;
 use leasehold_core::{Error, Index, NewTask, Result, Status, Task, TaskId};
 use leasehold_queue::purge::{Purged, Retention};
-use leasehold_queue::{ClaimOutcome, Claimed, ObjectQueue, Settlement, Transition, UniqueKey};
+use leasehold_queue::{Claimed, ObjectQueue, Settlement, Transition, UniqueKey};
 use serde_json::json;
 use std::time::Duration;
 
@@ -116,7 +116,7 @@ async fn half_claimed(world: &World) -> TaskId {
     let id = world.submit().await;
     let (queue, stage) = world.staged().await;
     stage.play_at(2, super::stage::Fate::Die);
-    world.try_claim_as(&queue, &id, "w0").await;
+    drop(world.try_claim_as(&queue, &id, "w0").await);
     assert_eq!(world.get(&id).await.status(), Status::Running);
     id
 }
@@ -187,7 +187,6 @@ impl Ready {
     /// Runs it. Returns the id of a task that was acknowledged, if any.
     pub(crate) async fn run(&self, world: &World, queue: &ObjectQueue) -> Result<Option<TaskId>> {
         let (id, claimed) = (self.id, self.claimed.as_ref());
-        let now = world.now();
         let settle = |settlement| {
             let claimed = claimed.expect("it was claimed");
             async move { queue.settle(claimed, settlement).await.map(|task| task.map(|task| task.id)) }
@@ -208,7 +207,7 @@ impl Ready {
                 settle(Settlement::Fail { error: "oh".into(), retryable: false, after: None }).await
             }
             (Op::Release, _) => settle(Settlement::Release).await,
-            (Op::Snooze, _) => settle(Settlement::Snooze(now.plus(mins(5)))).await,
+            (Op::Snooze, _) => settle(Settlement::Snooze(mins(5))).await,
             (Op::Stop, _) => settle(Settlement::Stop).await,
             (_, Some(id)) => self.run_on(world, queue, id).await,
             (_, None) => Err(Error::invalid("there is no task")),
@@ -226,8 +225,8 @@ impl Ready {
             Op::Claim => {
                 let due = world.due(Index::Ready).await;
                 let Some(found) = due.iter().find(|found| found.entry.id == id) else { return Ok(None) };
-                let outcome = queue.claim(found, &worker("w1"), LEASE, &any_type).await?;
-                Ok(matches!(outcome, ClaimOutcome::Claimed(_)).then_some(id))
+                let outcome = queue.claim(found, &worker("w1"), LEASE, &any_type(), false).await?;
+                Ok(matches!(outcome, Ok(_)).then_some(id))
             }
             Op::TimeOut | Op::Expire | Op::SweepStale | Op::SweepRenewed | Op::Bury | Op::Fence => {
                 let due = [world.due(Index::Ready).await, world.due(Index::Lease).await].concat();

@@ -1,7 +1,7 @@
 //! The work of a worker, by hand: claim and complete due tasks, clean up the rest, minute by minute.
 
 use leasehold_core::Index;
-use leasehold_queue::{ClaimOutcome, Settlement};
+use leasehold_queue::Settlement;
 use serde_json::json;
 
 use super::audit::assert_covered;
@@ -21,9 +21,9 @@ async fn round(world: &World, context: &str) {
         assert_covered(&world.store, context).await;
     }
     for found in world.due(Index::Ready).await {
-        let outcome = world.queue.claim(&found, &worker("healer"), LEASE, &any_type).await.unwrap();
+        let outcome = world.queue.claim(&found, &worker("healer"), LEASE, &any_type(), false).await.unwrap();
         assert_covered(&world.store, context).await;
-        if let ClaimOutcome::Claimed(claimed) = outcome {
+        if let Ok(claimed) = outcome {
             let settled = world.queue.settle(&claimed, Settlement::complete(json!("healed"))).await.unwrap();
             assert!(settled.is_some(), "{context}: no other worker runs");
         } else {

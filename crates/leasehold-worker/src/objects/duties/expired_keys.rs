@@ -2,9 +2,9 @@
 
 use futures::TryStreamExt;
 use futures::future::BoxFuture;
-use leasehold_core::{Error, Kind, Result, keys};
-use leasehold_queue::source::Duty;
-use leasehold_store::{List, Purpose};
+use leasehold_core::{Kind, Result, keys};
+use leasehold_queue::source::{Duty, DutyPlan};
+use leasehold_store::Purpose;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,14 +17,10 @@ const AT_ONCE: usize = 8;
 
 /// Removes expired idempotency records: the holder of the first shard, or every worker without shard leasing.
 pub(super) struct ExpiredKeys {
-    objects: Arc<Objects>,
+    pub(super) objects: Arc<Objects>,
 }
 
 impl ExpiredKeys {
-    pub(super) fn new(objects: Arc<Objects>) -> Self {
-        Self { objects }
-    }
-
     /// True if this worker does the duties outside the shards.
     fn does_queue_duties(&self) -> bool {
         let objects = &self.objects;
@@ -35,31 +31,22 @@ impl ExpiredKeys {
 
     async fn remove(&self) -> Result<()> {
         let queue = &self.objects.queue;
-        let mut next = Some(List::all(keys::UNIQUE));
-        while let Some(list) = next {
-            let page = queue.client().list(Purpose::Sweep, &list).await?;
-            let keys = futures::stream::iter(page.entries.into_iter().map(Ok));
-            let removals = keys.try_for_each_concurrent(AT_ONCE, |entry| async move {
-                match queue.remove_expired_key(&entry.key).await {
-                    Err(error) if error.kind() == Kind::Corrupt => self.objects.report(&error.to_string()),
-                    removed => drop(removed?),
-                }
-                Ok::<_, Error>(())
-            });
-            removals.await?;
-            next = page.next.map(|cursor| list.at(cursor));
-        }
-        Ok(())
+        let records = queue.objects_under(Purpose::Sweep, keys::UNIQUE);
+        let removals = records.try_for_each_concurrent(AT_ONCE, |record| async move {
+            match queue.remove_expired_key(&record.key).await {
+                Err(error) if error.kind() == Kind::Corrupt => self.objects.report(&error.to_string()),
+                removed => drop(removed?),
+            }
+            Ok(())
+        });
+        removals.await
     }
 }
 
 impl Duty for ExpiredKeys {
-    fn operation(&self) -> &'static str {
-        "remove expired idempotency records"
-    }
-
-    fn every(&self) -> Duration {
-        EVERY
+    fn plan(&self) -> DutyPlan {
+        let operation = "remove expired idempotency records";
+        DutyPlan { operation, every: EVERY, begins_at_once: false, time_max: None }
     }
 
     fn tick(&mut self) -> BoxFuture<'_, Result<()>> {

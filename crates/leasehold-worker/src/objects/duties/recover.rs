@@ -1,18 +1,17 @@
 //! Recovers lost claims, and removes stale lease entries.
 
 use futures::future::BoxFuture;
-use leasehold_core::scan::{BackoffAction, CORRUPT_PAUSE, EntryBackoff};
-use leasehold_core::{Index, Result, StoreTime, keys};
-use leasehold_queue::IndexHit;
-use leasehold_queue::source::Duty;
-use leasehold_queue::sweep::Swept;
+use leasehold_core::scan::{BackoffAction, EntryBackoff};
+use leasehold_core::{Index, Result, keys};
+use leasehold_queue::source::{Duty, DutyPlan, SourceStatus};
 use leasehold_store::Purpose;
 use leasehold_store::host::Instant;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use super::lease::DutyLease;
+use super::DutyLease;
 use crate::objects::Objects;
 
 /// Ttl of the lease on the duty.
@@ -62,15 +61,11 @@ impl Recover {
         let Some((at, was_quiet)) = self.listed else { return Some(WakeReason::Active) };
         // A claim in a shard that this worker leases has no lease entry: existing ones are from other workers.
         let is_leased = objects.options.leasing.is_some();
-        if !was_quiet || !is_leased && (is_active || !objects.assignment.is_ready_empty()) {
+        if !was_quiet || !is_leased && (is_active || !objects.assignment.is_ready_empty.load(SeqCst)) {
             return Some(WakeReason::Active);
         }
         let is_old = objects.host().instant().since(at) >= objects.options.sweep_every;
         is_old.then_some(WakeReason::Sweep)
-    }
-
-    fn check_again(&mut self, found: IndexHit, at: StoreTime) {
-        self.backoff.set(found, at, BackoffAction::Sweep);
     }
 
     /// Scans for lost claims if there is a reason to, and recovers them.
@@ -87,7 +82,7 @@ impl Recover {
             return Ok(());
         }
         let objects = self.objects.clone();
-        let (at, is_ready_empty) = (objects.host().instant(), objects.assignment.is_ready_empty());
+        let (at, is_ready_empty) = (objects.host().instant(), objects.assignment.is_ready_empty.load(SeqCst));
         self.listed = None;
         let key_ranges = objects.assignment.key_ranges(Index::Lease, objects.queue.now()?, None);
         let page = objects.queue.discover(Purpose::Sweep, key_ranges).await?;
@@ -104,42 +99,25 @@ impl Recover {
             if objects.slots().contains(&found.entry.id) || self.backoff.action(&found.entry, now).is_none() {
                 continue;
             }
-            let swept = match objects.queue.sweep(&found).await {
-                Ok(swept) => swept,
+            let next = match objects.sweep(&found, BackoffAction::Sweep).await {
                 // One failure must not block the entries after it; if all fail, the store is unavailable.
                 Err(error) if failed < FAILED_MAX => {
                     objects.request_failed("recover a lost claim", &error);
                     failed += 1;
-                    self.check_again(found, now.latest_known().plus(FAILED_PAUSE));
-                    continue;
+                    Some((now.latest_known().plus(FAILED_PAUSE), BackoffAction::Sweep))
                 }
-                Err(error) => return Err(error),
+                next => next?,
             };
-            match swept {
-                Swept::Moved(task) => objects.recovered(&task),
-                Swept::Later(at) | Swept::Held(at) => self.check_again(found, at),
-                Swept::Corrupt(error) => {
-                    objects.report(&error.to_string());
-                    self.check_again(found, now.latest_known().plus(CORRUPT_PAUSE));
-                }
-                Swept::Fine | Swept::Removed => {}
-            }
+            self.backoff.set(found, next);
         }
         Ok(())
     }
 }
 
 impl Duty for Recover {
-    fn operation(&self) -> &'static str {
-        "recover lost claims"
-    }
-
-    fn every(&self) -> Duration {
-        self.objects.options.recover_every
-    }
-
-    fn begins_at_once(&self) -> bool {
-        true
+    fn plan(&self) -> DutyPlan {
+        let every = self.objects.options.recover_every;
+        DutyPlan { operation: "recover lost claims", every, begins_at_once: true, time_max: None }
     }
 
     fn tick(&mut self) -> BoxFuture<'_, Result<()>> {

@@ -3,13 +3,13 @@
 use futures::TryStreamExt;
 use futures::future::BoxFuture;
 use leasehold_core::{Result, keys};
-use leasehold_queue::source::Duty;
+use leasehold_queue::source::{Duty, DutyPlan};
+use leasehold_store::Purpose;
 use leasehold_store::host::Instant;
-use leasehold_store::{List, Purpose};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lease::DutyLease;
+use super::DutyLease;
 use crate::objects::Objects;
 
 /// Maximum time of one round. It can be interrupted at any point and resumed, so that other duties do not wait for long.
@@ -50,18 +50,10 @@ impl Rescue {
 
     /// Removes worker ids that were not used for long.
     async fn remove_old_ids(&self) -> Result<()> {
-        let queue = &self.objects.queue;
-        let mut next = Some(List::all(keys::WORKERS));
-        while let Some(list) = next {
-            let page = queue.client().list(Purpose::Sweep, &list).await?;
-            let ids = futures::stream::iter(page.entries.into_iter().map(Ok));
-            let removals = ids.try_for_each_concurrent(OLD_IDS_AT_ONCE, |id| async move {
-                queue.retire_worker_id(self.lease.leases(), &id).await
-            });
-            removals.await?;
-            next = page.next.map(|cursor| list.at(cursor));
-        }
-        Ok(())
+        let (queue, leases) = (&self.objects.queue, self.lease.leases());
+        let ids = queue.objects_under(Purpose::Sweep, keys::WORKERS);
+        let retire = |id| async move { queue.retire_worker_id(leases, &id).await };
+        ids.try_for_each_concurrent(OLD_IDS_AT_ONCE, retire).await
     }
 }
 
@@ -70,16 +62,9 @@ fn every(objects: &Objects) -> Duration {
 }
 
 impl Duty for Rescue {
-    fn operation(&self) -> &'static str {
-        "empty inboxes of crashed workers"
-    }
-
-    fn every(&self) -> Duration {
-        every(&self.objects)
-    }
-
-    fn time_max(&self) -> Option<Duration> {
-        Some(TIME_MAX)
+    fn plan(&self) -> DutyPlan {
+        let (operation, time_max) = ("empty inboxes of crashed workers", Some(TIME_MAX));
+        DutyPlan { operation, every: every(&self.objects), begins_at_once: false, time_max }
     }
 
     fn tick(&mut self) -> BoxFuture<'_, Result<()>> {
