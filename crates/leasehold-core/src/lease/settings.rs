@@ -102,10 +102,10 @@ mod tests {
             check(ttl, renew_every).unwrap();
         }
         for (ttl, renew_every, words) in [
-            (2, 1, "at least 3 s"),
-            (601, 10, "at most 600 s"),
-            (30, 0, "three times"),
-            (30, 11, "three times"),
+            (2, 1, "must be 3 s to 600 s, got 2s"),
+            (601, 10, "must be 3 s to 600 s, got 601s"),
+            (30, 0, "at most a third of the ttl"),
+            (30, 11, "at most a third of the ttl"),
         ] {
             let error = check(ttl, renew_every).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
