@@ -84,7 +84,7 @@ impl ObjectQueue {
                     scanned.due.push(IndexHit { entry: entry.clone(), written_at: listed.modified });
                 }
                 Some(entry) => {
-                    scanned.next = Some(scanned.next.map_or(entry.bucket, |next| next.min(entry.bucket)))
+                    scanned.next = Some(scanned.next.map_or(entry.bucket, |next| next.min(entry.bucket)));
                 }
             }
             final_entry = entry;

@@ -98,8 +98,8 @@ impl ObjectSource {
             None => ShardAssignment::new(len, options.shards.as_deref()),
         });
         if let Some(leasing) = options.leasing.clone() {
-            let leaser = ShardLeaser::new(queue.detached(), &worker.id, leasing, assignment.clone())?;
-            leases.push(host.spawn_thread("leasehold-shards", Box::pin(leaser.run(worker.slots.clone()))));
+            let shards = ShardLeaser::new(queue.detached(), &worker.id, leasing, assignment.clone())?;
+            leases.push(host.spawn_thread("leasehold-shards", Box::pin(shards.run(worker.slots.clone()))));
         }
         let objects = Arc::new(Objects {
             renewing: queue.detached(),

@@ -40,7 +40,7 @@
 //! | work offline | `Spool`, `Supervisor`; a [`Queue`] from a spool; `QueueType` selects it or a bucket (feature `outpost`) |
 //! | change tasks | [`Queue::cancel`], [`Queue::retry`], [`Queue::reschedule`]; a [`Transition`] from them |
 //! | maintain a queue | [`purge_all`](QueueLayout::purge_all), [`check`](QueueLayout::check) |
-//! | divide shards among workers | [`ObjectQueue::all_shards`], [`Task::shard_from_id`], the shards of [`Worker::new`] |
+//! | divide shards among workers | [`Task::shard_from_id`], the shards of [`Worker::new`] |
 //! | use leases, migration or quarantine | [`objects`](QueueLayout::objects) |
 //! | read the store's time | [`now`](QueueLayout::now) |
 //! | test | `leasehold::testing` (feature `testing`) |

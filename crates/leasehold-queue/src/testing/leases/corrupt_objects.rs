@@ -68,7 +68,7 @@ async fn corrupted(suite: &LeaseSuite) {
     let (former, next) = (held.lease().epoch, taken.lease().epoch);
     assert!(next > former, "epoch {next} follows epoch {former}");
     first.release(held).await;
-    second.keeps(&mut taken).await
+    second.keeps(&mut taken).await;
 }
 
 /// No client deletes held leases; if one is deleted all the same, the former holder stops and cannot recreate it.
@@ -81,5 +81,5 @@ async fn deleted(suite: &LeaseSuite) {
     assert_eq!(first.client.get(Purpose::Lease, &key).await.unwrap(), None, "the deleted lease");
     let mut taken = second.hold(&key).await;
     first.is_refused(&key).await;
-    second.keeps(&mut taken).await
+    second.keeps(&mut taken).await;
 }

@@ -67,7 +67,7 @@ async fn boundary(suite: &LeaseSuite) {
     second.is_refused(&key).await;
     suite.pass(MILLISECOND).await;
     assert_eq!(second.hold(&key).await.lease().epoch, 2, "the epoch after a take-over");
-    first.has_lost(&mut held).await
+    first.has_lost(&mut held).await;
 }
 
 async fn released(suite: &LeaseSuite) {
@@ -83,7 +83,7 @@ async fn released(suite: &LeaseSuite) {
     let taken = second.hold(&key).await;
     assert_eq!(taken.lease().epoch, 2, "the epoch after release");
     is_shown_as(&first, &key, false).await;
-    first.is_refused(&key).await
+    first.is_refused(&key).await;
 }
 
 /// Checks that a list shows by the size whether a lease was released.

@@ -32,7 +32,7 @@ async fn former(suite: &LeaseSuite) {
     until_expired(suite, std::slice::from_ref(&second), Some(&held)).await;
     let mut taken = second.hold(&key).await;
     is_fenced(&first, held, &key).await;
-    second.keeps(&mut taken).await
+    second.keeps(&mut taken).await;
 }
 
 async fn namesakes(suite: &LeaseSuite) {
@@ -44,7 +44,7 @@ async fn namesakes(suite: &LeaseSuite) {
     let mut taken = second.hold(&key).await;
     assert_eq!(taken.lease().epoch, 2, "the epoch of the second");
     is_fenced(&first, held, &key).await;
-    second.keeps(&mut taken).await
+    second.keeps(&mut taken).await;
 }
 
 /// A process whose lease was released or has expired does not mistake its old claim for the new one.
@@ -62,7 +62,7 @@ async fn again(suite: &LeaseSuite) {
     assert_eq!(held.lease().epoch, 2, "the epoch after expiry");
     assert!(first.trusts(&held), "trust");
     second.is_refused(&key).await;
-    first.keeps(&mut held).await
+    first.keeps(&mut held).await;
 }
 
 async fn broken(suite: &LeaseSuite) {
@@ -77,7 +77,7 @@ async fn broken(suite: &LeaseSuite) {
     let mut taken = second.hold(&key).await;
     assert_eq!(taken.lease().epoch, 3, "the epoch after a break");
     is_fenced(&first, held, &key).await;
-    second.keeps(&mut taken).await
+    second.keeps(&mut taken).await;
 }
 
 /// Breaks the lease at a key, and returns its epoch.
@@ -101,7 +101,7 @@ async fn unknown_fields(suite: &LeaseSuite) {
     second.hold(&key).await;
     has_field(&first, &key, "taken").await;
     breaks(&first, &key).await;
-    has_field(&first, &key, "broken").await
+    has_field(&first, &key, "broken").await;
 }
 
 async fn has_field(process: &Process, key: &str, what: &str) {

@@ -29,7 +29,7 @@ async fn still_holds(holder: &Process, held: &mut HeldLease, epoch: u64, other: 
     holder.keeps(held).await;
     assert_eq!(held.lease().epoch, epoch, "the epoch");
     assert_eq!(other.read(held.key()).await.as_ref(), Some(held.lease()), "the lease that the holder knows");
-    other.is_refused(held.key()).await
+    other.is_refused(held.key()).await;
 }
 
 async fn lost_take(suite: &LeaseSuite) {
@@ -40,7 +40,7 @@ async fn lost_take(suite: &LeaseSuite) {
     first.release(held).await;
     first.store.next(PutFault::AnswerLost);
     let mut held = first.hold(&key).await;
-    still_holds(&first, &mut held, 2, &second).await
+    still_holds(&first, &mut held, 2, &second).await;
 }
 
 async fn lost_renewal(suite: &LeaseSuite) {
@@ -48,7 +48,7 @@ async fn lost_renewal(suite: &LeaseSuite) {
     let mut held = first.hold(&key).await;
     first.store.next(PutFault::AnswerLost);
     first.keeps(&mut held).await;
-    still_holds(&first, &mut held, 1, &second).await
+    still_holds(&first, &mut held, 1, &second).await;
 }
 
 async fn late_renewal(suite: &LeaseSuite) {
@@ -62,7 +62,7 @@ async fn late_renewal(suite: &LeaseSuite) {
         assert_eq!(held.lease().expires_at, confirmed, "the expiry that is trusted");
     }
     first.store.apply_late().await.unwrap();
-    still_holds(&first, &mut held, 1, &second).await
+    still_holds(&first, &mut held, 1, &second).await;
 }
 
 async fn overtaken_renewal(suite: &LeaseSuite) {
@@ -106,7 +106,7 @@ async fn late_take(suite: &LeaseSuite) {
     let mut taken = second.hold(&key).await;
     first.store.apply_late().await.unwrap();
     first.is_refused(&key).await;
-    still_holds(&second, &mut taken, 1, &first).await
+    still_holds(&second, &mut taken, 1, &first).await;
 }
 
 /// A process that takes a lease again after releasing it holds it, whenever the release is applied.
@@ -119,7 +119,7 @@ async fn late_release(suite: &LeaseSuite) {
     let mut held = first.hold(&key).await;
     first.store.apply_late().await.unwrap();
     second.is_refused(&key).await;
-    still_holds(&first, &mut held, 2, &second).await
+    still_holds(&first, &mut held, 2, &second).await;
 }
 
 /// A break ends the lease that was held when it was requested, not the next one too.
@@ -130,5 +130,5 @@ async fn lost_break(suite: &LeaseSuite) {
     in_doubt(&crate::lease::break_lease(&second.client, &key, &subject()).await);
     first.keeps(&mut held).await;
     second.store.apply_late().await.unwrap();
-    still_holds(&first, &mut held, 1, &second).await
+    still_holds(&first, &mut held, 1, &second).await;
 }
