@@ -94,13 +94,10 @@ pub enum Action {
 }
 
 /// A scan of a part of the index.
-#[expect(clippy::struct_excessive_bools, reason = "each is the answer to a question of its own")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndexScan {
     /// Part of the index.
     pub scope: ScanScope,
-    /// True if it was not scanned before, or not since its worker was woken.
-    pub is_first: bool,
     /// True to begin at a random shard: the last scan has not reached the end, and no shard is to wait for those before
     /// it.
     pub is_random_start: bool,
@@ -114,7 +111,10 @@ pub struct IndexScan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScanScope {
     /// The inbox of the worker.
-    Inbox,
+    Inbox {
+        /// True if it was not scanned before, or not since its worker was woken.
+        is_first: bool,
+    },
     /// All shards, those of other workers as well.
     AllShards,
     /// The shards of the worker, with one list of the whole index: nearly always all entries fit in one page.
@@ -133,7 +133,7 @@ impl ScanScope {
     #[must_use]
     pub fn target(self) -> ScanTarget {
         match self {
-            Self::Inbox => ScanTarget::Inbox,
+            Self::Inbox { .. } => ScanTarget::Inbox,
             Self::AllShards | Self::OwnInOneList | Self::Own { .. } => ScanTarget::Shards,
             Self::Overflow => ScanTarget::Overflow,
         }
@@ -269,12 +269,10 @@ impl ScanSchedule {
                 ScanTarget::Overflow => Phase::Done,
             };
             let scan = match place {
-                ScanTarget::Inbox => {
-                    self.side_scan(ScanScope::Inbox, served.inbox, self.options.sweep_every, at)
-                }
+                ScanTarget::Inbox => self.side_scan(place, served.inbox, self.options.sweep_every, at),
                 ScanTarget::Shards => self.shard_scan(at, served),
                 ScanTarget::Overflow => {
-                    self.side_scan(ScanScope::Overflow, served.overflow, self.options.overflow_every, at)
+                    self.side_scan(place, served.overflow, self.options.overflow_every, at)
                 }
             };
             if let Some(scan) = scan {
@@ -296,20 +294,21 @@ impl ScanSchedule {
     /// Scan of the inbox or the overflow, if it is due.
     fn side_scan(
         &mut self,
-        scope: ScanScope,
+        side: ScanTarget,
         is_served: bool,
         every: Duration,
         at: &Moment,
     ) -> Option<IndexScan> {
-        let state = self.state(scope.target());
+        let state = self.state(side);
         if !is_served {
             // Rings are not read meanwhile.
             state.scan_soon();
             return None;
         }
         let is_first = state.scanned_at.is_none();
-        let (is_random_start, has_reason, is_sweep) = (false, false, false);
-        let scan = IndexScan { scope, is_first, is_random_start, has_reason, is_sweep };
+        let scope =
+            if side == ScanTarget::Inbox { ScanScope::Inbox { is_first } } else { ScanScope::Overflow };
+        let scan = IndexScan { scope, is_random_start: false, has_reason: false, is_sweep: false };
         (state.may_have_more(at) || state.is_older_than(every, at)).then_some(scan)
     }
 
@@ -334,8 +333,7 @@ impl ScanSchedule {
         } else {
             (ScanScope::Own { has_rung: self.shards.has_rung }, self.shards.is_partial)
         };
-        let is_first = self.shards.scanned_at.is_none();
-        Some(IndexScan { scope, is_first, is_random_start, has_reason, is_sweep })
+        Some(IndexScan { scope, is_random_start, has_reason, is_sweep })
     }
 
     /// True if the next scan of the shards is the periodic one.
@@ -644,10 +642,10 @@ mod tests {
     fn described(action: Action) -> String {
         match action {
             Action::ReadBell(place) => format!("bell of {place:?}").to_lowercase(),
-            Action::Scan(IndexScan { scope, is_first, is_random_start, has_reason, is_sweep }) => {
-                let is_side = scope.target() != ScanTarget::Shards;
+            Action::Scan(IndexScan { scope, is_random_start, has_reason, is_sweep }) => {
+                let is_first = scope == ScanScope::Inbox { is_first: true };
                 let scope = match scope {
-                    ScanScope::Inbox => "inbox",
+                    ScanScope::Inbox { .. } => "inbox",
                     ScanScope::Overflow => return "scan overflow".to_owned(),
                     ScanScope::AllShards => "all shards",
                     ScanScope::OwnInOneList => "own shards in one list",
@@ -655,7 +653,7 @@ mod tests {
                     ScanScope::Own { has_rung: true } => "own shards (rung)",
                 };
                 let flags = [
-                    (is_first && is_side, "first"),
+                    (is_first, "first"),
                     (is_random_start, "random start"),
                     (has_reason, "reason"),
                     (is_sweep, "periodic"),

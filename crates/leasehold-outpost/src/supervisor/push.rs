@@ -171,10 +171,10 @@ impl BucketLink {
         snapshot: &TaskSnapshot,
     ) -> Result<Applied> {
         match write {
-            BucketWrite::Claim | BucketWrite::TakeOver if step.local == NodeState::CheckedOut => {
-                if self.record_checkout(snapshot, true).await? {
-                    self.count(|synced| synced.confirmed += 1);
-                }
+            BucketWrite::Claim | BucketWrite::TakeOver
+                if step.local == NodeState::CheckedOut && self.record_checkout(snapshot, true).await? =>
+            {
+                self.count(|synced| synced.confirmed += 1);
             }
             BucketWrite::Claim | BucketWrite::TakeOver => self.confirm(step, snapshot).await?,
             BucketWrite::Renew => {

@@ -226,7 +226,7 @@ impl Ready {
                 let due = world.due(Index::Ready).await;
                 let Some(found) = due.iter().find(|found| found.entry.id == id) else { return Ok(None) };
                 let outcome = queue.claim(found, &worker("w1"), LEASE, &any_type(), false).await?;
-                Ok(matches!(outcome, Ok(_)).then_some(id))
+                Ok(outcome.is_ok().then_some(id))
             }
             Op::TimeOut | Op::Expire | Op::SweepStale | Op::SweepRenewed | Op::Bury | Op::Fence => {
                 let due = [world.due(Index::Ready).await, world.due(Index::Lease).await].concat();
