@@ -94,6 +94,12 @@ pub const LAYOUT_ASKED_EVERY: Duration = Duration::from_secs(30);
 /// failed read, and is half of what a migration waits.
 pub const LAYOUT_TRUSTED: Duration = Duration::from_mins(1);
 
+/// Lifetime of the lease on a journal without renewal: three renewals may fail before another process takes over.
+pub const JOURNAL_LEASE_TTL: Duration = Duration::from_secs(30);
+
+/// Interval of renewals of the lease on a journal.
+pub const JOURNAL_LEASE_RENEWED_EVERY: Duration = Duration::from_secs(10);
+
 /// Default size of a piece: large enough that the overhead of a request is small, small enough that a lost piece is
 /// soon fetched again.
 pub const PIECE_BYTES: u32 = 1_024 * 1_024;

@@ -174,12 +174,18 @@ impl Queue {
     /// Opens a queue with explicit configuration. A queue whose layout this program does not know is refused (promise
     /// P8).
     pub async fn with_config(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
-        ObjectQueue::with_config(place, config).await.map(Self::from)
+        let opened = OpenedMeta::open(place.into(), &config).await?;
+        Ok(match opened.meta.layout {
+            LayoutName::Objects => ObjectQueue::new(opened, config).into(),
+            LayoutName::Journal => JournalQueue::new(opened, config).into(),
+        })
     }
 
-    /// Opens a queue and restores its `queue.json` if it is missing; see [`ObjectQueue::restore`].
+    /// Opens a queue and restores its `queue.json` if it is missing, with the layout that its keys show; see
+    /// [`ObjectQueue::restore`].
     pub async fn restore(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
-        ObjectQueue::restore(place, config).await.map(Self::from)
+        let client = restored(place.into(), &config).await?;
+        Self::with_config(client, config).await
     }
 
     /// Submits a task of this type. The input is any value that serializes to JSON.

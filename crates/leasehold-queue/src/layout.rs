@@ -35,7 +35,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::connect::{ObjectQueue, QueueMeta, parse_meta};
+use crate::connect::ObjectQueue;
+use crate::meta::{QueueMeta, parse_meta};
 
 /// Time limit of one attempt to read `queue.json` again: a renewal waits for it.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(5);

@@ -13,6 +13,7 @@
 //! | --- | --- |
 //! | [`front`] | what applications call, for every layout: submit, read, wait, cancel, retry, reschedule |
 //! | [`connect`], [`place`] | open a queue; refuse clients whose settings disagree with it (promise P8) |
+//! | [`meta`] | `queue.json`: format, layout and number of shards of a queue |
 //! | `create` | create `queue.json`, or restore it after a loss; never overwrite the tasks of an existing queue |
 //! | [`layout`] | re-read `queue.json` periodically, and decide what a client may write |
 //! | [`mod@submit`] | submit tasks: index entry first, then the task |
@@ -48,6 +49,7 @@ pub mod inbox;
 pub mod inspect;
 pub mod layout;
 pub mod lease;
+pub mod meta;
 pub mod migrate;
 mod objects;
 mod peer_leases;
@@ -66,13 +68,14 @@ pub mod update;
 
 pub use bell::Bell;
 pub use claim::{ClaimOutcome, Claimed};
-pub use connect::{ObjectQueue, PendingSignal, QueueConfig, QueueMeta};
+pub use connect::{ObjectQueue, PendingSignal, QueueConfig};
 pub use discover::IndexHit;
 pub use front::{Queue, QueueLayout, Submit, Submitted};
 pub use holders::{IdPurpose, LeaseInfo, LeaseState};
 pub use inbox::{DirectDispatch, Rescued, Selection};
 pub use inspect::{Filter, ListedTask, Stats};
 pub use lease::{HeldLease, Leases, Renewed, Taken, break_corrupt_lease, break_lease, read_lease};
+pub use meta::{LayoutName, QueueMeta};
 pub use migrate::{MigrateOptions, Migrated, MigrationPlan, Progress};
 pub use peer_leases::PeerLeaseCache;
 pub use place::Place;
