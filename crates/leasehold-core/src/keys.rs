@@ -21,6 +21,7 @@
 //! | `artifacts/{hash}/manifest.json` | pieces of an artifact with their hashes; later the marker that it is being removed | its publisher (*absent*); later publishers and retention (*unchanged*) | a day after its retention, with its data |
 //! | `artifacts/{hash}/data` | bytes of an artifact, named by their hash | its publisher, before the manifest | before its manifest |
 //! | `peers/{id}.json` | lease on a peer id, with the address at which it serves pieces | the peer | a week after its expiry |
+//! | `journal/0/log/{seq}` | a commit of the journal | its broker (*absent*) | once a snapshot covers it; a fence never |
 //! | `probe/{name}/…` | temporary objects | `leasehold doctor`, the first connection | at the end of the probe; those of a killed probe by `leasehold check --repair` a day later |
 //! | `quarantine/{write_id}/{key}` | bytes of a corrupt object | `leasehold quarantine` (*absent*) | never: an operator deletes it |
 //!
@@ -33,6 +34,7 @@ pub use check::{check_key, check_prefix};
 pub use entry::{Entry, Index, IndexLocation};
 
 use crate::ids::{ArtifactId, Name, TaskId, TaskIdPrefix, WorkerId, WriteId};
+use crate::journal::Seq;
 use crate::shard::{Shard, ShardLen, ShardRange};
 
 /// Configuration shared by all clients of a queue.
@@ -271,6 +273,15 @@ pub fn parse_peer(key: &str) -> Option<Name> {
     Name::checked("peer id", key.strip_prefix(PEERS)?.strip_suffix(".json")?).ok()
 }
 
+/// Prefix of the log of the journal: commits as objects or, in a folder of one host, segments.
+pub const JOURNAL_LOG: &str = "journal/0/log/";
+
+/// Key of a commit of the journal.
+#[must_use]
+pub fn journal_commit(seq: Seq) -> String {
+    format!("{JOURNAL_LOG}{:020}", seq.get())
+}
+
 /// Prefixes of all index entries.
 pub const ENTRY_PREFIXES: [&str; 4] = ["ready/", "leases/", INBOXES, OVERFLOW];
 
@@ -297,8 +308,13 @@ mod tests {
 
     #[test]
     fn our_own_keys_are_accepted() {
-        for key in [&probe("x", "y"), "queue.json", "tasks/0f/a-b.json", "ready/0/20260101-0000/a.0000000001"]
-        {
+        for key in [
+            &probe("x", "y"),
+            &journal_commit(Seq::new(u64::MAX)),
+            "queue.json",
+            "tasks/0f/a-b.json",
+            "ready/0/20260101-0000/a.0000000001",
+        ] {
             check_key(key).unwrap();
         }
     }

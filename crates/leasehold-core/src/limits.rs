@@ -30,6 +30,20 @@ pub const RANGE_BYTES_MAX: u64 = 16 * 1_024 * 1_024;
 /// less than 5 MiB.
 pub const OBJECT_BYTES_MAX: u64 = 16 * 1_024 * 1_024;
 
+/// Maximum size of a commit of a journal: an object that is read and written whole.
+pub const COMMIT_BYTES_MAX: usize = 16 * 1_024 * 1_024;
+
+/// Maximum size of the header of a commit. Its fields have less than half of that.
+pub const COMMIT_HEADER_BYTES_MAX: usize = 1_024;
+
+/// Size from which a segment of a journal's log gets no further commit. Large enough that a new segment, which takes two
+/// more syncs, is rare; small enough to be read at once.
+pub const SEGMENT_BYTES: u64 = 64 * 1_024 * 1_024;
+
+/// Maximum number of slots of a log that are read at once. A takeover may have a thousand commits to replay, and a
+/// bucket takes tens of milliseconds for each.
+pub const SLOTS_READ_AT_ONCE: usize = 32;
+
 /// Usual part size of an upload. S3 accepts no part below 5 MiB except the last; larger parts cost memory and longer
 /// retries, smaller ones more requests.
 pub const UPLOAD_PART_BYTES: u64 = 8 * 1_024 * 1_024;
