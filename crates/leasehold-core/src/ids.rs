@@ -211,7 +211,8 @@ impl fmt::Display for ArtifactId {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Lower-case hex digits of bytes.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     use fmt::Write;
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         // Writing to a string cannot fail.

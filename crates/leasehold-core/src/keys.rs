@@ -22,6 +22,7 @@
 //! | `artifacts/{hash}/data` | bytes of an artifact, named by their hash | its publisher, before the manifest | before its manifest |
 //! | `peers/{id}.json` | lease on a peer id, with the address at which it serves pieces | the peer | a week after its expiry |
 //! | `journal/0/lease.json` | lease on the journal, with `snapshot`, `floor` and `trusted_until` | the broker | never: released or taken over |
+//! | `journal/0/log/{seq}` | a commit of the journal | its broker (*absent*) | once a snapshot covers it; a fence never |
 //! | `probe/{name}/…` | temporary objects | `leasehold doctor`, the first connection | at the end of the probe; those of a killed probe by `leasehold check --repair` a day later |
 //! | `quarantine/{write_id}/{key}` | bytes of a corrupt object | `leasehold quarantine` (*absent*) | never: an operator deletes it |
 //!
@@ -34,6 +35,7 @@ pub use check::{check_key, check_prefix};
 pub use entry::{Entry, Index, IndexLocation};
 
 use crate::ids::{ArtifactId, Name, TaskId, TaskIdPrefix, WorkerId, WriteId};
+use crate::journal::Seq;
 use crate::shard::{Shard, ShardLen, ShardRange};
 
 /// Configuration shared by all clients of a queue.
@@ -289,6 +291,15 @@ pub const JOURNAL: &str = "journal/";
 /// Lease on the journal, whose holder is the broker of the queue.
 pub const JOURNAL_LEASE: &str = "journal/0/lease.json";
 
+/// Prefix of the log of the journal: commits as objects or, in a folder of one host, segments.
+pub const JOURNAL_LOG: &str = "journal/0/log/";
+
+/// Key of a commit of the journal.
+#[must_use]
+pub fn journal_commit(seq: Seq) -> String {
+    format!("{JOURNAL_LOG}{:020}", seq.get())
+}
+
 /// Prefixes of all index entries.
 pub const ENTRY_PREFIXES: [&str; 4] = ["ready/", "leases/", INBOXES, OVERFLOW];
 
@@ -315,8 +326,13 @@ mod tests {
 
     #[test]
     fn our_own_keys_are_accepted() {
-        for key in [&probe("x", "y"), "queue.json", "tasks/0f/a-b.json", "ready/0/20260101-0000/a.0000000001"]
-        {
+        for key in [
+            &probe("x", "y"),
+            &journal_commit(Seq::new(u64::MAX)),
+            "queue.json",
+            "tasks/0f/a-b.json",
+            "ready/0/20260101-0000/a.0000000001",
+        ] {
             check_key(key).unwrap();
         }
     }

@@ -8,6 +8,7 @@
 //! | [`error`] | error type and its kinds |
 //! | [`forwarding`] | forwarding marker at the old key of a task, written when the number of shards changes |
 //! | [`ids`] | ids and names of tasks, workers, leases, writes and artifacts |
+//! | [`journal`] | journal: encoding of its log |
 //! | [`keys`] | every path in the store and its writers |
 //! | [`lease`] | lease: take, renew, release, expire |
 //! | [`limits`] | every limit, with its reason (promise P10) |
@@ -28,6 +29,7 @@
 pub mod error;
 pub mod forwarding;
 pub mod ids;
+pub mod journal;
 pub mod keys;
 pub mod lease;
 pub mod limits;

@@ -5,6 +5,7 @@
 //! | layout | tasks are | implemented by |
 //! | --- | --- | --- |
 //! | `objects`, the default | objects of a bucket or a folder | [`ObjectQueue`] |
+//! | `journal` | records of a log, written by one process for all | [`JournalQueue`] |
 //! | outpost, without a `queue.json` | files of one node, synced with a bucket | `Spool` of `leasehold-outpost` |
 //!
 //! [`Queue`] dereferences to its [`QueueLayout`] and adds what all layouts share: the options of a submit ([`Submit`])
@@ -33,7 +34,10 @@ use std::time::Duration;
 
 use crate::check::Checked;
 use crate::connect::{ObjectQueue, QueueConfig};
+use crate::create::restored;
 use crate::inspect::{Filter, Stats};
+use crate::journal::JournalQueue;
+use crate::meta::{LayoutName, OpenedMeta};
 use crate::place::Place;
 use crate::purge::{Purged, PurgedAll, Retention};
 use crate::source::OpenSource;

@@ -98,6 +98,11 @@ impl Leases {
         Ok(Self { client, holder })
     }
 
+    /// Client of the store.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// The holder.
     #[must_use]
     pub fn holder(&self) -> &Holder {

@@ -16,6 +16,7 @@
 //! | [`meta`] | `queue.json`: format, layout and number of shards of a queue |
 //! | `create` | create `queue.json`, or restore it after a loss; never overwrite the tasks of an existing queue |
 //! | [`layout`] | re-read `queue.json` periodically, and decide what a client may write |
+//! | [`journal`] | the second layout: one process writes the decisions for many tasks in one commit |
 //! | [`mod@submit`] | submit tasks: index entry first, then the task |
 //! | [`bell`] | notification object, so that idle workers need not list the index |
 //! | [`unique`] | idempotency keys: submit a task only once |
@@ -47,6 +48,7 @@ pub mod front;
 pub mod holders;
 pub mod inbox;
 pub mod inspect;
+pub mod journal;
 pub mod layout;
 pub mod lease;
 pub mod meta;
@@ -74,6 +76,7 @@ pub use front::{Queue, QueueLayout, Submit, Submitted};
 pub use holders::{IdPurpose, LeaseInfo, LeaseState};
 pub use inbox::{DirectDispatch, Rescued, Selection};
 pub use inspect::{Filter, ListedTask, Stats};
+pub use journal::JournalQueue;
 pub use lease::{HeldLease, Leases, Renewed, Taken, break_corrupt_lease, break_lease, read_lease};
 pub use meta::{LayoutName, QueueMeta};
 pub use migrate::{MigrateOptions, Migrated, MigrationPlan, Progress};

@@ -164,6 +164,16 @@ impl JournalLease {
         self.held.is_trusted(now)
     }
 
+    /// True if a lease that was read is this one, at any of its renewals.
+    pub(crate) fn is_same_claim(&self, lease: &Lease) -> bool {
+        self.held.lease().is_same_claim(lease)
+    }
+
+    /// Client of the store.
+    pub(crate) fn client(&self) -> &Client {
+        self.leases.client()
+    }
+
     /// Interval of renewals.
     pub(crate) fn renew_every(&self) -> Duration {
         JOURNAL_LEASE_RENEWED_EVERY
