@@ -101,6 +101,10 @@ pub const TAG_BYTES_MAX: usize = 256;
 /// beyond the year 9999 cannot be written.
 pub const PLAN_AHEAD_MAX: Duration = Duration::from_hours(10 * 365 * 24);
 
+/// Maximum distance between the time of a new task's id and the time of its submit, in the journal. Ids come from the store's
+/// time, as far as the client knows it, and a submit is repeated for less than a minute.
+pub const TASK_ID_AGE_MAX: Duration = Duration::from_mins(10);
+
 /// Age of the cached `queue.json` from which a client reads it again before a write.
 pub const LAYOUT_ASKED_EVERY: Duration = Duration::from_secs(30);
 

@@ -7,9 +7,10 @@
 //! poll, every 0.1 to 5 seconds. A count is 1 list per thousand entries and at most 100 gets.
 
 use futures::{Stream, StreamExt, TryStreamExt, stream};
+pub use leasehold_core::filter::Filter;
 use leasehold_core::{
-    Entry, Error, IndexLocation, Kind, Minute, Reason, Result, Shard, ShardLen, Status, StoreTime, Task,
-    TaskId, TaskIdPrefix, keys,
+    Entry, Error, IndexLocation, Kind, Minute, Reason, Result, Shard, ShardLen, StoreTime, Task, TaskId,
+    TaskIdPrefix, keys,
 };
 use leasehold_store::host::{Instant, lock};
 use leasehold_store::{Get, List, Purpose};
@@ -65,28 +66,6 @@ impl EntryChecks {
     fn without_task<'a>(&self, entries: &'a [Entry]) -> BTreeSet<&'a Entry> {
         let known = lock(&self.known);
         entries.iter().filter(|entry| matches!(known.get(*entry), Some(Some(_)))).collect()
-    }
-}
-
-/// Filter for a list of tasks.
-#[derive(Debug, Clone, Default)]
-pub struct Filter {
-    /// Only tasks in this status.
-    pub status: Option<Status>,
-    /// Only tasks of this type.
-    pub task_type: Option<String>,
-    /// Only tasks with all of these tags.
-    pub tags: BTreeMap<String, String>,
-}
-
-impl Filter {
-    /// True if a task matches. Tombstones of abandoned submits never do.
-    #[must_use]
-    pub fn matches(&self, task: &Task) -> bool {
-        self.status.is_none_or(|status| task.status() == status)
-            && self.task_type.as_ref().is_none_or(|wanted| task.task_type.as_str() == wanted)
-            && self.tags.iter().all(|(key, value)| task.tags.get(key) == Some(value))
-            && !task.is_tombstone()
     }
 }
 

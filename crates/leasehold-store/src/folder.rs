@@ -52,7 +52,7 @@ use crate::clock::Clock;
 use crate::host::Host;
 use crate::open::OpenMode;
 use crate::store::{
-    Answer, Cause, Failure, Get, List, Page, PartId, PutAnswer, Ranged, Store, UploadId, Version, When,
+    Answer, Cause, Failure, Get, List, LocalFolder, Page, PartId, PutAnswer, Ranged, Store, UploadId, Version, When,
 };
 use files::Files;
 pub use permissions::FolderAccess;
@@ -104,13 +104,14 @@ pub struct FolderOptions {
 /// Objects as files in a folder.
 pub struct FolderStore {
     files: Arc<Files>,
+    options: FolderOptions,
 }
 
 impl FolderStore {
     /// Opens a folder, and creates it in [`OpenMode::Create`]. Writers remove temporary files of crashed processes. For
     /// reading, read permission is enough, and a missing folder reads as empty.
     pub fn open(root: impl AsRef<Path>, options: FolderOptions, host: &Arc<dyn Host>) -> Result<Self> {
-        Ok(Self { files: Arc::new(Files::open(root.as_ref(), options, host)?) })
+        Ok(Self { files: Arc::new(Files::open(root.as_ref(), options, host)?), options })
     }
 
     /// Runs file system calls on a thread that may block.
@@ -210,6 +211,11 @@ impl Store for FolderStore {
 
     fn describe(&self) -> String {
         format!("folder {}", self.files.root.display())
+    }
+
+    fn local_folder(&self) -> Option<LocalFolder> {
+        let is_local = self.files.time() == FolderTime::Host;
+        is_local.then(|| LocalFolder { root: self.files.root.clone(), options: self.options })
     }
 }
 

@@ -33,6 +33,9 @@ use super::open::OpenedJournal;
 use super::request::{BrokerRequest, HeldAnswer};
 use crate::lease::Renewed;
 
+/// Pause before something is tried again whose time has passed, but not surely.
+const UNCERTAIN_PAUSE: Duration = Duration::from_millis(100);
+
 /// The broker of a queue.
 pub(super) struct Broker {
     client: Client,
@@ -222,10 +225,10 @@ impl Broker {
         Some(Instant { boot_ns: now.boot_ns.saturating_add(nanos), ..now })
     }
 
-    /// Time until a time has surely passed. At least a millisecond, so that an uncertain time does not make a busy loop.
+    /// Time until a time is reached. One that has passed is not certain enough to act upon: it is tried again soon.
     fn until(&self, at: StoreTime) -> Duration {
-        let left = self.now().map_or(Duration::from_secs(1), |now| at.since(now.earliest));
-        left.max(Duration::from_millis(1))
+        let left = self.now().map_or(Duration::ZERO, |now| at.since(now.earliest));
+        if left.is_zero() { UNCERTAIN_PAUSE } else { left }
     }
 
     fn instant(&self) -> Instant {

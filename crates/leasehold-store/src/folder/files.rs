@@ -17,7 +17,7 @@ use super::permissions::open_regular;
 use super::sync::Directories;
 use super::temps::{Temp, Temps};
 use super::uploads::{self, FolderUploads};
-use super::{Durability, FolderError, FolderOptions, walk};
+use super::{Durability, FolderError, FolderOptions, FolderTime, walk};
 use crate::clock::Clock;
 use crate::host::{Host, Instant};
 use crate::open::OpenMode;
@@ -103,6 +103,10 @@ impl Files {
 
     pub(super) fn clock(&self) -> &Clock {
         self.clock.clock()
+    }
+
+    pub(super) fn time(&self) -> FolderTime {
+        self.clock.time()
     }
 
     pub(super) fn get(&self, key: &str, unless: Option<&Version>) -> io::Result<Get> {

@@ -2,14 +2,15 @@
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use leasehold_core::{Error, Kind, Now, Result};
+use leasehold_core::{Kind, Now, Result};
 use leasehold_store::host::{Host, Instant};
 use leasehold_store::{CommitOutcome, LogWriter};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::{Broker, superseded};
-use crate::journal::lease::{self, JournalLease};
+use crate::journal::lease::JournalLease;
+use crate::journal::open::judge;
 use crate::lease::Renewed;
 
 /// Pause after a failed renewal of the lease.
@@ -96,7 +97,7 @@ impl Broker {
             WriterDone::Check(Err(error)) if error.kind() == Kind::Corrupt => error,
             WriterDone::Commit(Err(error)) | WriterDone::Check(Err(error)) => return Err(error),
         };
-        Err(self.lease.judge(mismatch).await)
+        Err(judge(&self.lease.lease, mismatch).await)
     }
 }
 
@@ -157,16 +158,6 @@ impl LeaseSlot {
         };
         self.renew_at = later(now, pause);
         Ok(())
-    }
-
-    /// Judges a log that does not continue the history: it is corrupt only if the lease, read afterwards, is still held
-    /// (rule B12).
-    async fn judge(&mut self, mismatch: Error) -> Error {
-        match lease::read(self.lease.client()).await {
-            Ok(Some(found)) if self.lease.is_same_claim(&found) => mismatch,
-            Ok(_) => superseded(),
-            Err(error) => error,
-        }
     }
 
     /// Releases the lease, unless it was lost.
