@@ -3,9 +3,11 @@
 //! | module | contents |
 //! | --- | --- |
 //! | [`commit`] | encoding of one write to the log |
+//! | [`sealed`] | header line with a checksum |
 //!
 //! The protocol is `docs/protocol/journal.md`.
 
 pub mod commit;
+pub mod sealed;
 
 pub use commit::{Commit, CommitHash, CommitHeader, EncodedCommit, Fence, LogPosition, Seq};
