@@ -22,6 +22,7 @@
 //! | [`commit`] | encoding of one write to the log |
 //! | [`decide`] | decisions on requests: one file each |
 //! | [`record`] | records: the lines of a commit |
+//! | [`sealed`] | header line with a checksum |
 //! | [`state`] | live tasks, and how records change them |
 //! | [`task`] | a task with what the journal keeps beside it |
 //! | `index`, `types` | indexes of the live tasks |
@@ -33,6 +34,7 @@ pub mod decide;
 mod index;
 mod read;
 pub mod record;
+pub mod sealed;
 pub mod state;
 pub mod task;
 mod types;

@@ -40,9 +40,12 @@ pub const COMMIT_HEADER_BYTES_MAX: usize = 1_024;
 /// more syncs, is rare; small enough to be read at once.
 pub const SEGMENT_BYTES: u64 = 64 * 1_024 * 1_024;
 
-/// Maximum number of slots of a log that are read at once. A takeover may have a thousand commits to replay, and a
-/// bucket takes tens of milliseconds for each.
-pub const SLOTS_READ_AT_ONCE: usize = 32;
+/// Maximum size of the header of a segment: room for ten thousand segments before it.
+pub const SEGMENT_HEADER_BYTES_MAX: usize = 1_024 * 1_024;
+
+/// Maximum number of slots of a log that are read or deleted at once. A takeover may have a thousand commits to replay,
+/// and a bucket takes tens of milliseconds for each; each that is read is held in memory.
+pub const SLOTS_AT_ONCE: usize = 16;
 
 /// Usual part size of an upload. S3 accepts no part below 5 MiB except the last; larger parts cost memory and longer
 /// retries, smaller ones more requests.

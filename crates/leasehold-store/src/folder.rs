@@ -55,7 +55,9 @@ use crate::store::{
     Answer, Cause, Failure, Get, List, LocalFolder, Page, PartId, PutAnswer, Ranged, Store, UploadId, Version, When,
 };
 use files::Files;
+pub(crate) use files::{is_missing, read_only_error};
 pub use permissions::FolderAccess;
+pub(crate) use permissions::open_regular;
 
 /// Point at which a write counts as done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -259,7 +261,7 @@ impl FolderError {
 
 /// Classifies a failed system call. It may still have been carried out in part: only a read-back can tell. A full disk
 /// is definite: after the rename only calls whose errors have no kind of their own are left.
-fn failure(root: &Path, error: io::Error) -> Failure {
+pub(crate) fn failure(root: &Path, error: io::Error) -> Failure {
     use io::ErrorKind::{
         FileTooLarge, InvalidData, InvalidInput, NotADirectory, PermissionDenied, QuotaExceeded,
         ReadOnlyFilesystem, StorageFull, WouldBlock,

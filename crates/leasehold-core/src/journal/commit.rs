@@ -18,6 +18,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
+use super::sealed;
 use crate::error::{Error, Kind, Result};
 use crate::ids::{HexName, WriteId, hex};
 use crate::limits::{COMMIT_BYTES_MAX, COMMIT_HEADER_BYTES_MAX};
@@ -26,15 +27,6 @@ use crate::time::StoreTime;
 
 /// Newest format that this program reads and writes.
 pub const FORMAT: u32 = 1;
-
-/// Text between the hashed part of a header and its checksum.
-const CHECKSUM: &[u8] = b",\"checksum\":\"";
-
-/// Text after the checksum, without the line end.
-const HEADER_END: &[u8] = b"\"}";
-
-/// Length of a hash in text.
-const HASH_DIGITS: usize = 64;
 
 /// Number of a commit in its log. The first commit has number 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -62,6 +54,12 @@ impl Seq {
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
+
+    /// Returns the number of the commit before; [`Seq::NONE`] stays unchanged.
+    #[must_use]
+    pub const fn previous(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
 }
 
 impl fmt::Display for Seq {
@@ -78,16 +76,29 @@ impl CommitHash {
     /// Stands for the commit before the first one.
     pub const NONE: CommitHash = CommitHash([0; 32]);
 
+    pub(super) const fn from_bytes(hash: [u8; 32]) -> Self {
+        Self(hash)
+    }
+
+    pub(super) const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
     fn parse(text: &str) -> Option<Self> {
+        let digits: &[u8; 64] = text.as_bytes().try_into().ok()?;
         let mut hash = [0; 32];
-        if text.len() != HASH_DIGITS || !text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
-        {
-            return None;
-        }
-        for (byte, place) in hash.iter_mut().zip((0..HASH_DIGITS).step_by(2)) {
-            *byte = u8::from_str_radix(&text[place..place + 2], 16).ok()?;
+        for (byte, pair) in hash.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
         }
         Some(Self(hash))
+    }
+}
+
+fn digit(text: u8) -> Option<u8> {
+    match text {
+        b'0'..=b'9' => Some(text - b'0'),
+        b'a'..=b'f' => Some(text - b'a' + 10),
+        _ => None,
     }
 }
 
@@ -227,20 +238,14 @@ pub fn encode(header: &CommitHeader, records: &[u8]) -> Result<EncodedCommit> {
         trusted_until: fence.map(|fence| fence.trusted_until),
         at: fence.map(|fence| fence.at),
     };
-    let mut body = Vec::with_capacity(COMMIT_HEADER_BYTES_MAX + records.len());
-    serde_json::to_writer(&mut body, &line).expect("a header has no keys that are not text");
-    // The brace comes back after the checksum.
-    body.pop();
-    let hash = hash_of(&body, records);
-    body.extend_from_slice(CHECKSUM);
-    body.extend_from_slice(hex(&hash.0).as_bytes());
-    body.extend_from_slice(HEADER_END);
-    body.push(b'\n');
+    let (mut body, hash) = sealed::seal(&line, records);
     if body.len() > COMMIT_HEADER_BYTES_MAX {
         return Err(Error::invalid(format!(
-            "header of commit {seq} must be at most {COMMIT_HEADER_BYTES_MAX} bytes"
+            "header of commit {seq} must be at most {COMMIT_HEADER_BYTES_MAX} bytes, got {}",
+            body.len()
         )));
     }
+    body.reserve_exact(records.len());
     body.extend_from_slice(records);
     Ok(EncodedCommit { body: body.into(), hash })
 }
@@ -268,6 +273,14 @@ pub fn stated_length(body: &[u8]) -> Option<u64> {
     header.bytes.checked_add(line.len() as u64 + 1)
 }
 
+/// True if `body` begins with a commit of a format that only a newer program reads.
+#[must_use]
+pub fn is_newer(body: &[u8]) -> bool {
+    let line = header_line(body).ok();
+    line.and_then(|line| serde_json::from_slice(line).ok())
+        .is_some_and(|FormatOnly { format }| format > FORMAT)
+}
+
 fn corrupt(name: impl fmt::Display, why: &str) -> Error {
     Error::new(Kind::Corrupt, format!("{name} is not a commit: {why}"))
 }
@@ -281,7 +294,6 @@ fn decode_parts(body: &Bytes) -> Result<(Commit, usize), String> {
             "format {format} is newer than the supported format {FORMAT}; upgrade leasehold"
         ));
     }
-    let (hashed, checksum) = split_checksum(line).ok_or("its header has no checksum at the end")?;
     let header: HeaderLine = serde_json::from_slice(line).map_err(|error| format!("header: {error}"))?;
     let begin = line.len() + 1;
     let end = usize::try_from(header.bytes).ok().and_then(|bytes| begin.checked_add(bytes));
@@ -289,11 +301,7 @@ fn decode_parts(body: &Bytes) -> Result<(Commit, usize), String> {
         .filter(|end| *end <= body.len())
         .ok_or_else(|| format!("it has {} of {} bytes of records", body.len() - begin, header.bytes))?;
     let records = body.slice(begin..end);
-    let hash = hash_of(hashed, &records);
-    // As text: a parser would accept digits of either case, and a changed bit would stay unnoticed.
-    if hex(&hash.0).as_bytes() != checksum {
-        return Err("its checksum does not match".into());
-    }
+    let hash = sealed::check(line, &records)?;
     let header = header.parsed()?;
     check_content(&header, &records)?;
     Ok((Commit { header, records, hash }, end))
@@ -313,23 +321,8 @@ impl HeaderLine {
 
 /// First line without its end.
 fn header_line(body: &[u8]) -> Result<&[u8], String> {
-    let head = &body[..body.len().min(COMMIT_HEADER_BYTES_MAX)];
-    let end = head.iter().position(|byte| *byte == b'\n');
     let unread = || oversize::reason(body).unwrap_or("it has no complete header").to_owned();
-    end.map(|end| &head[..end]).ok_or_else(unread)
-}
-
-/// Splits a header into the part that is hashed and the checksum.
-fn split_checksum(line: &[u8]) -> Option<(&[u8], &[u8])> {
-    let rest = line.strip_suffix(HEADER_END)?;
-    let (rest, checksum) = rest.split_at_checked(rest.len().checked_sub(HASH_DIGITS)?)?;
-    Some((rest.strip_suffix(CHECKSUM)?, checksum))
-}
-
-fn hash_of(hashed: &[u8], records: &[u8]) -> CommitHash {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(hashed).update(records);
-    CommitHash(hasher.finalize().into())
+    sealed::first_line(body, COMMIT_HEADER_BYTES_MAX).ok_or_else(unread)
 }
 
 /// Checks what must hold of header and records together.

@@ -340,7 +340,7 @@ fn opens_for_writing(root: &Path, mode: OpenMode) -> io::Result<bool> {
 }
 
 /// Error of a write to a folder that was opened read-only.
-pub(super) fn read_only_error() -> io::Error {
+pub(crate) fn read_only_error() -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, "the folder was opened read-only")
 }
 
@@ -366,7 +366,7 @@ fn version(body: &[u8]) -> Version {
     Version::new(&blake3::hash(body).to_hex()[..32])
 }
 
-fn is_missing(error: &io::Error) -> bool {
+pub(crate) fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::IsADirectory | ErrorKind::NotADirectory)
 }
 
