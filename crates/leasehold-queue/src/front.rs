@@ -68,6 +68,11 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
     /// Submits a task; `key` is its idempotency key, which the task has, too.
     fn submit_once(&self, new_task: NewTask, key: Option<UniqueKey>) -> BoxFuture<'_, Result<Submitted>>;
 
+    /// Number of concurrent submits of [`Queue::submit_many`].
+    fn submits_at_once(&self) -> usize {
+        SUBMITS_AT_ONCE
+    }
+
     /// Reads a task. A task that does not exist is an error with [`Reason::Missing`].
     fn get<'a>(&'a self, id: &'a TaskId) -> BoxFuture<'a, Result<Task>>;
 
@@ -85,6 +90,16 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
             let version = Version::new(task.write_id.as_str());
             Ok(Some(TaskSnapshot::new(task, version)).filter(|read| known != Some(read)))
         })
+    }
+
+    /// Waits until a task may have changed since it was read, at most for `pause`.
+    fn until_changed<'a>(
+        &'a self,
+        _id: &'a TaskId,
+        _known: Option<&'a TaskSnapshot>,
+        pause: Duration,
+    ) -> BoxFuture<'a, ()> {
+        self.host().sleep(pause)
     }
 
     /// The queue in the object layout: its shards, leases, index, quarantine and migration.
@@ -130,6 +145,12 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
     /// Reports inconsistencies; with `repair`, removes those that can be removed safely.
     fn check(&self, _repair: bool) -> BoxFuture<'_, Result<Checked>> {
         Box::pin(ready(Err(self.unsupported("be checked"))))
+    }
+
+    /// Ends what this process does for the queue beside its requests, so that another process need not wait for a lease to
+    /// expire. Later requests begin it again.
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(ready(Ok(())))
     }
 }
 
@@ -181,7 +202,7 @@ impl Queue {
         let opened = OpenedMeta::open(place.into(), &config).await?;
         Ok(match opened.meta.layout {
             LayoutName::Objects => ObjectQueue::new(opened, config).into(),
-            LayoutName::Journal => JournalQueue::new(opened, config).into(),
+            LayoutName::Journal => JournalQueue::new(opened, &config).into(),
         })
     }
 
@@ -238,7 +259,7 @@ impl Queue {
         submits: impl IntoIterator<Item = Submit<'a>, IntoIter: Send + 'a>,
     ) -> impl Stream<Item = Result<Submitted>> + Send + 'a {
         let here = |submit| Submit { layout: &*self.layout, ..submit }.into_future();
-        stream::iter(submits).map(here).buffered(SUBMITS_AT_ONCE)
+        stream::iter(submits).map(here).buffered(self.submits_at_once())
     }
 
     /// Reads the history of a task.
@@ -265,7 +286,8 @@ impl Queue {
                 let message = format!("task {id} is still not final after {waited:?}");
                 return Err(Error::new(Kind::Unavailable, message).with_reason(Reason::NotYet));
             }
-            host.sleep(left.map_or(pause, |left| left.min(pause))).await;
+            let pause_max = left.map_or(pause, |left| left.min(pause));
+            self.until_changed(id, known.as_ref(), pause_max).await;
             pause = (pause * 2).min(WAIT_MAX);
         }
     }

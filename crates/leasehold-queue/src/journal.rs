@@ -1,59 +1,102 @@
 //! The journal layout: one process at a time, the *broker*, keeps the live tasks in memory and writes the decisions for many
 //! tasks in one commit of a log. The rules are `docs/protocol/journal.md`.
+//!
+//! ```text
+//!   JournalQueue ──▶ BrokerSlot ──▶ Broker ──▶ JournalState: decides          in the process that is the broker
+//!        │                            └──────▶ LogWriter: commits, then the answers are sent
+//!        └──▶ Follower ──▶ LogReader                                          in a process that only reads
+//! ```
+//!
+//! The first request that changes something, and a worker, make their process the broker. While it is, another process can
+//! only read.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `layout` | the operations of a queue |
+//! | `handle` | the broker of this process: start, requests, end |
+//! | `open`, `lease`, `home` | becoming the broker: lease, replay, fence, confirmation |
+//! | `broker` | the loop that decides, commits and answers |
+//! | `commit` | the commit that is being filled, and the answers that wait for it |
+//! | `request` | requests to a broker, and its answers |
+//! | `source` | source of tasks for workers |
+//! | `follow` | reading without the lease |
 
+mod broker;
+mod commit;
+mod follow;
+mod handle;
+mod home;
+mod layout;
 pub(crate) mod lease;
+mod open;
+mod request;
+mod source;
 
-use futures::future::{BoxFuture, ready};
-use leasehold_core::{Event, NewTask, Now, Result, Task, TaskId};
-use leasehold_store::{Client, Host};
+use leasehold_core::journal::JournalState;
+use leasehold_core::{Now, Result};
+use leasehold_store::Client;
 use std::sync::Arc;
+use tokio::sync::Mutex;
 
+use self::follow::Follower;
+use self::handle::BrokerSlot;
+use self::request::{BrokerRequest, Freshness, HeldAnswer};
 use crate::connect::QueueConfig;
-use crate::front::{QueueLayout, Submitted};
 use crate::meta::{OpenedMeta, QueueMeta};
-use crate::tasks::Transition;
-use crate::unique::UniqueKey;
 
-/// A task queue in the journal layout. Cheap to clone.
+/// A task queue in the journal layout. Cheap to clone; clones share the broker of this process.
 #[derive(Debug, Clone)]
 pub struct JournalQueue {
     client: Client,
     meta: Arc<QueueMeta>,
-    config: Arc<QueueConfig>,
+    /// Name of this client in the history of tasks.
+    by: Arc<str>,
+    broker: Arc<BrokerSlot>,
+    /// State of a process that only reads.
+    follower: Arc<Mutex<Option<Follower>>>,
 }
 
 impl JournalQueue {
-    pub(crate) fn new(opened: OpenedMeta, config: QueueConfig) -> Self {
-        Self { client: opened.client, meta: Arc::new(opened.meta), config: Arc::new(config) }
-    }
-}
-
-impl QueueLayout for JournalQueue {
-    fn describe(&self) -> String {
-        self.client.describe()
-    }
-
-    fn host(&self) -> &Arc<dyn Host> {
-        self.client.host()
+    pub(crate) fn new(opened: OpenedMeta, config: &QueueConfig) -> Self {
+        let OpenedMeta { client, meta, .. } = opened;
+        Self {
+            meta: Arc::new(meta),
+            by: config.by.as_str().into(),
+            broker: Arc::new(BrokerSlot::new(client.clone())),
+            follower: Arc::default(),
+            client,
+        }
     }
 
-    fn now(&self) -> Result<Now> {
-        self.client.known_now()
+    /// `queue.json` as it was when this client connected.
+    #[must_use]
+    pub fn meta(&self) -> &QueueMeta {
+        &self.meta
     }
 
-    fn client(&self) -> Result<&Client> {
-        Ok(&self.client)
+    /// Reads the state: of the broker if it is in this process, otherwise by following the log.
+    async fn read<T: Send + 'static>(
+        &self,
+        freshness: Freshness,
+        read: impl FnOnce(&JournalState, Now) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        if self.broker.current().is_none() {
+            return self.follow(read).await;
+        }
+        let request = |answer| BrokerRequest::Read {
+            read: Box::new(move |state, now| HeldAnswer::new(answer, read(state, now))),
+            freshness,
+        };
+        self.broker.ask(request).await
     }
 
-    fn submit_once(&self, _: NewTask, _: Option<UniqueKey>) -> BoxFuture<'_, Result<Submitted>> {
-        Box::pin(ready(Err(self.unsupported("submit"))))
-    }
-
-    fn get<'a>(&'a self, _: &'a TaskId) -> BoxFuture<'a, Result<Task>> {
-        Box::pin(ready(Err(self.unsupported("get"))))
-    }
-
-    fn operate<'a>(&'a self, _: &'a TaskId, _: Event) -> BoxFuture<'a, Result<Transition<Task>>> {
-        Box::pin(ready(Err(self.unsupported("change tasks"))))
+    /// Reads the state without the lease.
+    async fn follow<T>(&self, read: impl FnOnce(&JournalState, Now) -> Result<T>) -> Result<T> {
+        let mut following = self.follower.lock().await;
+        let follower = Follower::follow(following.take(), &self.client, &self.broker.home().log).await?;
+        let follower = following.insert(follower);
+        let now = self.client.known_now()?;
+        follower.state.advance(now);
+        read(&follower.state, now)
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::state::JournalState;
-use crate::ids::TaskTypes;
+use crate::ids::{TaskId, TaskTypes};
 use crate::scan::DrainWait;
 use crate::time::Now;
 
@@ -26,8 +26,8 @@ impl JournalState {
         if let Some(at) = ready().or(due) {
             return Some(DrainWait::Due(at));
         }
-        let held = self.indexes.claims.iter().map(|(_, id)| *id);
-        let is_ours = |id| self.tasks.get(id).is_some_and(|live| is_ours(live.indexed.task_type));
-        held.into_iter().find(is_ours).map(DrainWait::Held)
+        let is_ours = |id: &TaskId| self.tasks.get(id).is_some_and(|live| is_ours(live.indexed.task_type));
+        let mut held = self.indexes.claims.iter().map(|(_, id)| *id);
+        held.find(is_ours).map(DrainWait::Held)
     }
 }

@@ -12,7 +12,7 @@ use tracing::Instrument;
 use super::QueueLayout;
 use crate::unique::UniqueKey;
 
-/// Number of concurrent submits of [`Queue::submit_many`](crate::Queue::submit_many).
+/// Default number of concurrent submits of [`Queue::submit_many`](crate::Queue::submit_many).
 pub const SUBMITS_AT_ONCE: usize = 32;
 
 /// A task to be submitted: set its options, then await it.

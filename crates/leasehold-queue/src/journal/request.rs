@@ -7,7 +7,7 @@ use leasehold_core::journal::{
 use leasehold_core::new_task::Submitted;
 use leasehold_core::retention::{Purged, Retention};
 use leasehold_core::scan::DrainWait;
-use leasehold_core::{Event, LeaseId, Now, Result, Task, TaskId};
+use leasehold_core::{Event, HexName, LeaseId, Now, Result, Task, TaskId};
 use std::fmt;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -35,18 +35,24 @@ pub(super) enum BrokerRequest {
     Read { read: StateRead, freshness: Freshness },
     /// Waits until a task has another revision.
     Watch { id: TaskId, rev: u64, answer: oneshot::Sender<()> },
+    /// Answers the waiting claims of a source at once, because its worker wants no more.
+    StopClaims { source: HexName },
+    /// Ends the broker in order.
+    Close,
 }
 
 /// Request of a worker for tasks.
 pub(super) struct ClaimPoll {
     pub(super) request: ClaimRequest,
+    /// Source of tasks that has sent it.
+    pub(super) source: HexName,
     /// True if it waits for a task. Otherwise it is answered at once, with what the worker could wait for.
     pub(super) waits: bool,
     pub(super) answer: AnswerTo<ClaimAnswer>,
 }
 
 /// Answer to a request for tasks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ClaimAnswer {
     /// Claimed tasks.
     pub(super) tasks: Vec<Task>,

@@ -253,10 +253,12 @@ async fn the_front_opens_the_layout_that_is_named() {
     assert_eq!(queue.objects().unwrap().meta().queue_id, world.queue.meta().queue_id);
     let id = queue.submit("work", 1).await.unwrap().id;
     assert_eq!(queue.get(&id).await.unwrap(), world.queue.get(&id).await.unwrap());
-    // A client that is connected starts nothing by a layout that it does not know.
-    named["layout"] = json!("journal");
-    world.overwrite("queue.json", named.to_string()).await;
-    world.advance(mins(2));
-    assert_eq!(queue.submit("work", 2).await.unwrap_err().kind(), Kind::Corrupt);
+    // A client that is connected starts nothing by another layout.
+    for layout in ["journal", "columns"] {
+        named["layout"] = json!(layout);
+        world.overwrite("queue.json", named.to_string()).await;
+        world.advance(mins(2));
+        assert_eq!(queue.submit("work", 2).await.unwrap_err().kind(), Kind::Corrupt);
+    }
     assert_eq!(Queue::connect(client()).await.unwrap_err().kind(), Kind::Corrupt);
 }

@@ -2,7 +2,8 @@
 
 use leasehold_core::journal::{JournalContext, JournalDecision, JournalState, Logged, SettleRequest};
 use leasehold_core::limits::{BROKER_PAGE_MAX, BROKER_TICK_MAX};
-use leasehold_core::{Error, Kind, LeaseId, Result, Settlement, TaskId};
+use leasehold_core::settlement::Settlement;
+use leasehold_core::{Error, Kind, LeaseId, Result, TaskId};
 
 use super::Broker;
 use crate::journal::commit::Urgency;
@@ -54,6 +55,11 @@ impl Broker {
             BrokerRequest::Watch { id, rev, answer } => {
                 self.watches.add(id, rev, answer);
                 self.serve_watches()
+            }
+            BrokerRequest::StopClaims { source } => self.stop_claims(&source),
+            BrokerRequest::Close => {
+                self.close();
+                Ok(())
             }
         }
     }

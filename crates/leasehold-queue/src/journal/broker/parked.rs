@@ -1,6 +1,6 @@
 //! Requests that wait for a change of the state: claims of idle workers, and readers of one task.
 
-use leasehold_core::{Result, TaskId};
+use leasehold_core::{HexName, Result, TaskId};
 use std::collections::{BTreeMap, VecDeque};
 use tokio::sync::oneshot;
 
@@ -78,13 +78,22 @@ impl Broker {
         Ok(())
     }
 
+    /// Answers the parked claims of a source with nothing.
+    pub(super) fn stop_claims(&mut self, source: &HexName) -> Result<()> {
+        let polls = std::mem::take(&mut self.parked.polls).into_iter();
+        let (stopped, kept): (VecDeque<_>, VecDeque<_>) = polls.partition(|poll| poll.source == *source);
+        self.parked.polls = kept;
+        let mut answers = stopped.into_iter().map(|poll| HeldAnswer::new(poll.answer, Ok(ClaimAnswer::default())));
+        answers.try_for_each(|answer| self.send(answer))
+    }
+
     /// Returns the request if there is nothing to answer it with.
     fn claim_due(&mut self, poll: ClaimPoll) -> Result<Option<ClaimPoll>> {
-        let ClaimPoll { request, waits, answer } = poll;
+        let ClaimPoll { request, source, waits, answer } = poll;
         let worker = request.worker.to_string();
         let tasks = self.log(&worker, Urgency::Urgent, |state, context| state.claim(&request, context))?.answer?;
         if tasks.is_empty() && waits {
-            return Ok(Some(ClaimPoll { request, waits, answer }));
+            return Ok(Some(ClaimPoll { request, source, waits, answer }));
         }
         let upcoming = match tasks.is_empty() {
             true => self.state.upcoming(&request.types, self.now()?),
