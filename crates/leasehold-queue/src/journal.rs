@@ -51,7 +51,7 @@ pub struct JournalQueue {
     meta: Arc<QueueMeta>,
     /// Name of this client in the history of tasks.
     by: Arc<str>,
-    broker: Arc<BrokerSlot>,
+    pub(crate) broker: Arc<BrokerSlot>,
     /// State of a process that only reads.
     follower: Arc<Mutex<Option<Follower>>>,
 }

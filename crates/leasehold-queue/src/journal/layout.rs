@@ -157,6 +157,8 @@ impl JournalQueue {
             let (task, by) = (Box::new(request.clone()), self.by.clone());
             match self.broker.ask(|answer| BrokerRequest::Submit { task, by, answer }).await {
                 Err(error) if error.outcome_is_unknown() && attempts < SUBMIT_ATTEMPTS_MAX => attempts += 1,
+                // The first attempt may have succeeded.
+                Err(error) if attempts > 1 => return Err(error.with_unknown_outcome()),
                 submitted => return submitted,
             }
         }
