@@ -76,12 +76,6 @@ impl JournalQueue {
         }
     }
 
-    /// `queue.json` as it was when this client connected.
-    #[must_use]
-    pub fn meta(&self) -> &QueueMeta {
-        &self.meta
-    }
-
     /// Reads the state: of the broker if it is in this process, otherwise by following the log.
     async fn read<T: Send + 'static>(
         &self,
