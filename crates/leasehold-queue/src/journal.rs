@@ -80,16 +80,17 @@ impl JournalQueue {
     async fn read<T: Send + 'static>(
         &self,
         freshness: Freshness,
-        read: impl FnOnce(&JournalState, Now) -> Result<T> + Send + 'static,
+        read: impl Fn(&JournalState, Now) -> Result<T> + Clone + Send + 'static,
     ) -> Result<T> {
-        if self.broker.current().is_none() {
-            return self.follow(read).await;
-        }
-        let request = |answer| BrokerRequest::Read {
-            read: Box::new(move |state, now| HeldAnswer::new(answer, read(state, now))),
+        let read_in_broker = read.clone();
+        let request = move |answer| BrokerRequest::Read {
+            read: Box::new(move |state, now| HeldAnswer::new(answer, read_in_broker(state, now))),
             freshness,
         };
-        self.broker.ask(request).await
+        match self.broker.ask_serving(request).await {
+            Some(answer) => answer,
+            None => self.follow(read).await,
+        }
     }
 
     /// Reads the state without the lease.

@@ -100,6 +100,18 @@ impl BrokerSlot {
         Err(Error::new(Kind::Unavailable, "the broker of this queue ends again and again; retry"))
     }
 
+    /// Sends a request to the broker of this process, and waits for the answer; none if there is no broker that serves, or
+    /// it has ended before its answer.
+    pub(super) async fn ask_serving<T>(
+        &self,
+        request: impl FnOnce(AnswerTo<T>) -> BrokerRequest,
+    ) -> Option<Result<T>> {
+        let line = self.current().filter(BrokerLine::is_serving)?;
+        let (answer, answered) = oneshot::channel();
+        line.requests.send(request(answer)).await.ok()?;
+        answered.await.ok()
+    }
+
     /// Ends a claim; none if it was lost.
     pub(crate) async fn settle(&self, settlement: SettleRequest) -> Result<Option<Task>> {
         let settlement = Box::new(settlement);
