@@ -24,9 +24,9 @@ pub(super) struct TaskIndexes {
     /// Final tasks by the time at which they ended.
     pub(super) finished: BTreeSet<(StoreTime, TaskId)>,
     /// Tasks by their idempotency keys.
-    keys: BTreeMap<KeyHash, (TaskId, StoreTime)>,
+    pub(super) keys: BTreeMap<KeyHash, (TaskId, StoreTime)>,
     /// Time up to which scheduled tasks were made due.
-    due_until: StoreTime,
+    pub(super) due_until: StoreTime,
 }
 
 /// Position of a task in the indexes.
