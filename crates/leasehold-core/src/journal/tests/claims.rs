@@ -13,7 +13,7 @@ use crate::time::{Now, StoreTime};
 
 fn submit(world: &mut World, task_type: &str, priority: u8, start: Start) -> crate::TaskId {
     let priority = Priority::new(priority).unwrap();
-    let new_task = NewTask { priority, start, ..NewTask::new(task_type, json!(1)).unwrap() };
+    let new_task = NewTask { start, priority, ..NewTask::new(task_type, json!(1)).unwrap() };
     world.submit_task(new_task, None).unwrap().id
 }
 
@@ -103,8 +103,12 @@ fn an_unknown_time_starts_and_ends_nothing() {
 #[test]
 fn a_tick_is_bounded_and_says_if_more_is_to_be_done() {
     let mut world = World::new();
-    (0..5).for_each(|_| drop(world.submit_expiring(secs(30))));
-    (0..5).for_each(|_| drop(world.submit("a")));
+    for _ in 0..5 {
+        world.submit_expiring(secs(30));
+    }
+    for _ in 0..5 {
+        world.submit("a");
+    }
     assert_eq!(world.state.counts().due, 10);
     world.pass(secs(31));
     assert_eq!(ids(&world.claim("w1", 9)).len(), 5, "tasks past their expiry are not claimed");
@@ -124,7 +128,9 @@ fn a_tick_is_bounded_and_says_if_more_is_to_be_done() {
 #[test]
 fn tasks_that_time_out_together_are_not_retried_together() {
     let mut world = World::new();
-    (0..20).for_each(|_| drop(world.submit("a")));
+    for _ in 0..20 {
+        world.submit("a");
+    }
     world.claim("w1", 20);
     world.pass(LEASE + secs(1));
     assert_eq!(world.tick().timed_out, 20);
@@ -140,7 +146,7 @@ fn renewals_are_not_logged_and_extend_the_claim() {
     let claim = world.claim("w1", 1).remove(0);
     let before = world.log_text();
     world.pass(secs(50));
-    let renewed = world.renew_with("w1", Some(json!(0.5)));
+    let renewed = world.renew_with("w1", Some(&json!(0.5)));
     let expires_at = world.now().earliest.plus(LEASE);
     assert_eq!(renewed, [Some(RenewedClaim { expires_at, cancel_requested: false })]);
     assert_eq!(world.log_text(), before);
@@ -158,7 +164,7 @@ fn a_cancelled_task_is_reported_by_the_next_renewal() {
     let mut world = World::new();
     let id = world.submit("a");
     let claim = world.claim("w1", 1).remove(0);
-    world.operate(id, Event::Cancel).unwrap();
+    world.operate(id, &Event::Cancel).unwrap();
     assert!(world.renew("w1")[0].unwrap().cancel_requested);
     let fail = Settlement::Fail { error: "oh".into(), retryable: true, after: None };
     assert_eq!(world.settle(&claim, fail).unwrap().status(), Status::Cancelled);
@@ -170,7 +176,7 @@ fn progress_that_is_too_large_is_dropped_and_the_claim_is_renewed() {
     let mut world = World::new();
     world.submit("a");
     let claim = world.claim("w1", 1).remove(0);
-    assert!(world.renew_with("w1", Some(json!("x".repeat(300_000))))[0].is_some());
+    assert!(world.renew_with("w1", Some(&json!("x".repeat(300_000))))[0].is_some());
     assert_eq!(world.state.get(&claim.task).unwrap().unwrap().progress, None);
 }
 

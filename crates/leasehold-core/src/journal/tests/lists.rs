@@ -58,7 +58,9 @@ fn an_id_is_found_by_its_first_characters() {
 #[test]
 fn counts_are_by_type_and_status() {
     let mut world = World::new();
-    (0..3).for_each(|_| drop(world.submit("a")));
+    for _ in 0..3 {
+        world.submit("a");
+    }
     world.submit("b");
     let later = NewTask { start: Start::After(minutes(5)), ..NewTask::new("b", json!(1)).unwrap() };
     world.submit_task(later, None).unwrap();

@@ -100,7 +100,7 @@ impl World {
     pub(super) fn log<T>(&mut self, decision: JournalDecision<T>) -> crate::Result<T> {
         let mut lines = Vec::new();
         let logged = self.state.log(decision, &mut lines).unwrap();
-        assert_eq!(lines.iter().filter(|byte| **byte == b'\n').count(), logged.records as usize);
+        assert_eq!(lines.split_inclusive(|byte| *byte == b'\n').count(), logged.records as usize);
         if !lines.is_empty() {
             self.log.push(LogPart::Lines(lines));
         }
@@ -167,19 +167,19 @@ impl World {
         self.renew_with(name, None)
     }
 
-    pub(super) fn renew_with(&mut self, name: &str, progress: Option<Value>) -> Vec<Option<RenewedClaim>> {
+    pub(super) fn renew_with(&mut self, name: &str, progress: Option<&Value>) -> Vec<Option<RenewedClaim>> {
         let mine: Vec<_> = self.claims.iter().filter(|claim| claim.worker == worker(name)).cloned().collect();
         let claims = mine.iter().map(|claim| ClaimToRenew {
             task: claim.task,
             lease_id: claim.lease_id.clone(),
-            progress: progress.clone(),
+            progress: progress.cloned(),
         });
         let request = RenewRequest { worker: worker(name), claims: claims.collect() };
         let decision = self.state.renew(request, &self.context());
         let answers = self.log(decision).unwrap();
         for (claim, answer) in mine.iter().zip(&answers) {
             let lease_id = claim.lease_id.clone();
-            let event = Event::Renew { lease_id, lease: LEASE, progress: progress.clone() };
+            let event = Event::Renew { lease_id, lease: LEASE, progress: progress.cloned() };
             let renewed = self.object_event(claim.task, &event, name);
             assert_eq!(renewed.is_ok(), answer.is_some(), "{renewed:?}");
             if let Some(answer) = answer {
@@ -207,10 +207,10 @@ impl World {
         settled
     }
 
-    pub(super) fn operate(&mut self, id: TaskId, event: Event) -> crate::Result<Operated> {
-        let decision = self.state.operate(&id, &event, &self.context());
+    pub(super) fn operate(&mut self, id: TaskId, event: &Event) -> crate::Result<Operated> {
+        let decision = self.state.operate(&id, event, &self.context());
         let operated = self.log(decision)?;
-        match (self.object_event(id, &event, "tester"), &operated) {
+        match (self.object_event(id, event, "tester"), &operated) {
             (Ok(()), Operated::Done(_)) => {}
             (Err(why), Operated::Rejected(rejected, _)) => assert_eq!(why, *rejected),
             (object, journal) => panic!("{object:?}, but {journal:?}"),
@@ -342,7 +342,7 @@ fn comparable(task: &Task) -> Task {
 /// The logged part of a state.
 pub(super) fn encoded(state: &JournalState) -> BTreeMap<TaskId, String> {
     let text = |body: &[u8]| String::from_utf8(body.to_vec()).unwrap();
-    state.encoded_from(TaskId::from_random(0)).map(|(id, body)| (id, text(&body))).collect()
+    state.encoded_after(None).map(|(id, body)| (id, text(&body))).collect()
 }
 
 /// Indexes without the numbers of types.
@@ -384,9 +384,9 @@ impl IndexView {
             if let Some(key) = task.reserved_key() {
                 indexes.reserve(key, task.task.id);
             }
-            let indexed = indexes.insert(&task.head(), worker);
+            let position = indexes.insert(&task.head(), worker);
             let of_state = (live.indexed.time, live.indexed.expires_at, live.indexed.was_scheduled);
-            assert_eq!((indexed.time, indexed.expires_at, indexed.was_scheduled), of_state);
+            assert_eq!((position.time, position.expires_at, position.was_scheduled), of_state);
         }
         Self::new(&indexes)
     }
