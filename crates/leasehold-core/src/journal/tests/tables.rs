@@ -276,22 +276,41 @@ fn an_equal_input_in_another_order_is_the_input_of_the_key() -> Result<()> {
 fn a_key_that_has_expired_belongs_to_the_next_task() -> Result<()> {
     let mut world = World::new();
     let hour = Duration::from_hours(1);
-    let key = || Some(UniqueKey { lifetime: hour, ..UniqueKey::new("k") });
-    let first = world.submit_task(new_task(), key())?.id;
+    let key = |hours| Some(UniqueKey { lifetime: hour * hours, ..UniqueKey::new("k") });
+    let first = world.submit_task(new_task(), key(1))?.id;
     world.pass(hour);
-    assert!(!world.submit_task(new_task(), key())?.is_new);
+    assert!(!world.submit_task(new_task(), key(100))?.is_new);
     world.pass(secs(1));
-    let second = world.submit_task(new_task(), key())?;
+    let second = world.submit_task(new_task(), key(100))?;
     assert!(second.is_new && second.id != first);
-    assert_eq!(world.submit_task(new_task(), key())?.id, second.id);
+    assert_eq!(world.submit_task(new_task(), key(1))?.id, second.id);
     world.check();
-    // The first task goes, the key stays with the second.
-    for claim in world.claim("w1", 1) {
-        assert_eq!(claim.task, first);
-        world.settle(&claim, Settlement::complete(json!(1)));
-    }
-    let later = NewTask { start: Start::After(hour), ..new_task() };
-    assert_eq!(world.submit_task(later, key())?.id, second.id);
+    // The first task ends and is removed, and the key stays with the second.
+    let claim = world.claim("w1", 1).remove(0);
+    world.settle(&claim, Settlement::complete(json!(1)));
+    world.pass(hour * 24);
+    assert_eq!((claim.task, world.purge(secs(0))), (first, 1));
+    assert_eq!(world.submit_task(new_task(), key(1))?.id, second.id);
+    world.check();
+    Ok(())
+}
+
+#[test]
+fn a_task_does_not_get_its_key_back() -> Result<()> {
+    let mut world = World::new();
+    let hour = Duration::from_hours(1);
+    let key = || Some(UniqueKey { lifetime: hour, ..UniqueKey::new("k") });
+    let waiting = NewTask { start: Start::After(hour * 1_000), ..new_task() };
+    let first = world.submit_task(waiting, key())?.id;
+    world.pass(hour + secs(1));
+    let second = world.submit_task(new_task(), key())?.id;
+    let claim = world.claim("w1", 1).remove(0);
+    world.settle(&claim, Settlement::complete(json!(1)));
+    world.pass(hour * 26);
+    assert_eq!((claim.task, world.purge(secs(0))), (second, 1));
+    world.take_over();
+    assert!(world.state.get(&first)?.is_some());
+    assert!(world.submit_task(new_task(), key())?.is_new);
     world.check();
     Ok(())
 }

@@ -324,7 +324,7 @@ impl World {
         }
         assert_eq!(encoded(&restored), encoded(&self.state));
         for state in [&self.state, &replayed, &restored] {
-            assert_eq!(IndexView::of(state), IndexView::rebuilt(state));
+            assert_eq!(IndexView::of(&state.indexes, self.now), IndexView::rebuilt(state, self.now));
         }
     }
 }
@@ -345,7 +345,7 @@ pub(super) fn encoded(state: &JournalState) -> BTreeMap<TaskId, String> {
     state.encoded_after(None).map(|(id, body)| (id, text(&body))).collect()
 }
 
-/// Indexes without the numbers of types.
+/// Indexes without the numbers of types, and without keys that have expired.
 #[derive(Debug, PartialEq)]
 struct IndexView {
     types: Vec<String>,
@@ -354,15 +354,12 @@ struct IndexView {
 }
 
 impl IndexView {
-    fn of(state: &JournalState) -> Self {
-        Self::new(&state.indexes)
-    }
-
-    fn new(indexes: &TaskIndexes) -> Self {
+    fn of(indexes: &TaskIndexes, now: Now) -> Self {
         let TaskIndexes { types, scheduled, expiries, claims, workers, finished, keys, due_until } = indexes;
         let scheduled = scheduled.iter().map(|(key, (task_type, priority))| {
             format!("{key:?} {:?} {priority:?}", types.row(*task_type).name)
         });
+        let keys: Vec<_> = keys.iter().filter(|(_, (_, expires_at))| !now.is_past(*expires_at)).collect();
         Self {
             types: types.rows().map(|row| format!("{row:?}")).collect(),
             scheduled: scheduled.collect(),
@@ -370,7 +367,7 @@ impl IndexView {
         }
     }
 
-    fn rebuilt(state: &JournalState) -> Self {
+    fn rebuilt(state: &JournalState, now: Now) -> Self {
         let mut indexes = TaskIndexes { due_until: state.indexes.due_until, ..TaskIndexes::default() };
         for live in state.tasks.values() {
             let task = match &live.body {
@@ -388,6 +385,6 @@ impl IndexView {
             let of_state = (live.indexed.time, live.indexed.expires_at, live.indexed.was_scheduled);
             assert_eq!((position.time, position.expires_at, position.was_scheduled), of_state);
         }
-        Self::new(&indexes)
+        Self::of(&indexes, now)
     }
 }
