@@ -85,7 +85,7 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-type Checked = Result<(), String>;
+pub(super) type Checked = Result<(), String>;
 type Check = (&'static str, fn(&Suite) -> BoxFuture<'_, Checked>);
 
 impl Suite {
@@ -122,7 +122,7 @@ impl Suite {
 }
 
 /// Fails unless both are equal.
-fn same<T: PartialEq + fmt::Debug>(what: &str, found: &T, expected: &T) -> Checked {
+pub(super) fn same<T: PartialEq + fmt::Debug>(what: &str, found: &T, expected: &T) -> Checked {
     if found == expected { Ok(()) } else { Err(format!("{what} is {found:?}, not {expected:?}")) }
 }
 
