@@ -108,9 +108,9 @@ impl FolderLog {
         }
         let (log, holder) = (self.clone(), holder.clone());
         let open = self.host.blocking(move || OpenLog::create(&log, taken, holder, end)).await?;
-        // Our own epoch, read after our segment was created: a broker that took over since then may not have seen the
-        // segment (F12). Deletion relies on this, too: see `trim`.
-        if !self.is_epoch(epoch).await? && !breaks("log-epoch-not-checked") {
+        // A broker that took over since then may not have seen our segment (F12). The append of the fence would show the
+        // same: this stops earlier.
+        if !self.is_epoch(epoch).await? {
             return Err(Stop::Newer);
         }
         let mut writer = FolderWriter::new(self.clone(), open);

@@ -208,7 +208,10 @@ impl FolderLog {
         if !self.is_epoch(taken).await? {
             return Ok(Stop::Newer);
         }
-        let why = format!("its epoch is not below {taken}, which is the next one by the epoch file");
+        let why = format!(
+            "its epoch is not below {taken}, which is the next one by the epoch file; write {} into that file",
+            name.epoch
+        );
         Ok(Stop::Mismatch(corrupt(&*self.directory, &name.to_string(), &why)))
     }
 }

@@ -238,7 +238,8 @@ fn a_missing_or_corrupt_epoch_is_reported_and_nothing_is_written() {
     let message = attempt(&on_disk(disk.sound(9))).unwrap_err();
     assert_eq!(
         message,
-        "/disk/00000000000000000006-3.log is corrupt: its epoch is not below 2, which is the next one by the epoch file"
+        "/disk/00000000000000000006-3.log is corrupt: its epoch is not below 2, which is the next one by the epoch file; \
+         write 3 into that file"
     );
 }
 

@@ -5,7 +5,8 @@ use leasehold_core::journal::{LogPosition, Seq};
 use leasehold_store::testing::log_conformance::{ServingLog, commit, log_holder, serve, some_fence, texts};
 use leasehold_store::testing::{DiskHook, DiskStep, FakeDisk, StepFate};
 use leasehold_store::{
-    CommitOutcome, FolderAccess, FolderOptions, Followed, Log, OpenMode, SystemHost, TakeOver,
+    Client, CommitOutcome, FolderAccess, FolderOptions, FolderStore, Followed, Host, Log, OpenMode,
+    SystemHost, TakeOver,
 };
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -81,6 +82,22 @@ async fn a_reader_needs_no_permission_to_write_and_creates_nothing() {
     let taken = log.take_over(&log_holder(1), LogPosition::START, || Ok(some_fence()), |_| Ok(())).await;
     assert_eq!(taken.unwrap_err().kind(), Kind::Denied);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_log_of_objects_is_not_continued_as_segments() {
+    let folder = tempfile::tempdir().unwrap();
+    let host: Arc<dyn Host> = Arc::new(SystemHost);
+    let store = FolderStore::open(folder.path(), FolderOptions::default(), &host).unwrap();
+    drop(serve(&Log::in_bucket(Client::new(Arc::new(store), host)), 1, LogPosition::START).await.unwrap());
+    let log = in_folder(folder.path(), FolderOptions::default());
+    let taken = log.take_over(&log_holder(2), LogPosition::START, || Ok(some_fence()), |_| Ok(())).await;
+    let error = taken.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid);
+    assert!(
+        error.to_string().ends_with("00000000000000000001 is a commit of a log in a bucket; use that log"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -177,11 +194,12 @@ fn deletion_keeps_what_the_floor_needs_and_removes_what_earlier_takeovers_left()
     let second = take_over(&on(2), 2);
     let before = names(&disk);
     assert!(before.contains(&"epoch-1.lock".into()), "{before:?}");
-    // Nothing is below the first commit; files of the earlier takeover go anyway, and the current lock stays.
-    assert_eq!(delete_below(&second, 1), 0);
+    // Nothing is below the first commit. The lock of the earlier takeover goes anyway, and its last segment, whose only
+    // commit was copied; the current lock stays.
+    assert_eq!(delete_below(&second, 1), 1);
     let after = names(&disk);
     assert!(!after.contains(&"epoch-1.lock".into()) && after.contains(&"epoch-2.lock".into()), "{after:?}");
-    assert_eq!(after.len(), before.len() - 1);
+    assert_eq!(after.len(), before.len() - 2);
     // Commit 3 stays, and with it every segment from there on.
     let position = second.replayed[1].position();
     assert!(delete_below(&second, 3) > 0);
@@ -206,7 +224,8 @@ fn a_segment_that_was_created_late_is_ignored_and_deleted() {
     assert!(names(&disk).contains(&late), "{:?}", names(&disk));
     write(&mut second, "\"2\"\n");
     drop(first);
-    assert_eq!(delete_below(&second, 1), 1);
+    // With it the segment whose only commit was copied.
+    assert_eq!(delete_below(&second, 1), 2);
     assert!(!names(&disk).contains(&late));
     drop(second);
     assert_eq!(replayed(&disk, 3), ["\"1\"\n", "\"2\"\n"]);

@@ -1,6 +1,11 @@
 //! Rules of the log, each broken on purpose: a world must show the violation.
 
-use super::{bucket_world, disk_world};
+use leasehold_store::mutant::Broken;
+use leasehold_store::testing::log_conformance::LogSuite;
+use leasehold_store::{Client, Log, MemoryStore};
+use std::sync::Arc;
+
+use super::{bucket_world, disk_world, host};
 
 /// Number of seeds within which each broken rule must be noticed.
 const SEEDS: u64 = 3_000;
@@ -29,6 +34,17 @@ fn every_broken_rule_of_a_folder_is_noticed() {
     ] {
         notice(rule, disk_world::play);
     }
+}
+
+#[tokio::test]
+async fn a_hash_chain_that_is_not_checked_is_noticed() {
+    let _broken = Broken::new("log-chain-unchecked");
+    let open = |_: &str| {
+        let host = host();
+        Log::in_bucket(Client::new(Arc::new(MemoryStore::new(&host)), host))
+    };
+    let violation = LogSuite::new(open).run().await.unwrap_err();
+    assert_eq!(violation.check, "a takeover begins at a position", "{violation}");
 }
 
 #[test]
