@@ -85,7 +85,7 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-pub(super) type Checked = Result<(), String>;
+type Checked = Result<(), String>;
 type Check = (&'static str, fn(&Suite) -> BoxFuture<'_, Checked>);
 
 impl Suite {

@@ -18,7 +18,7 @@ use leasehold_core::journal::{Commit, Fence, LogPosition};
 use leasehold_core::{HexName, Result, StoreTime};
 use std::sync::Arc;
 
-use super::conformance::{Checked, Violation};
+use super::conformance::Violation;
 use crate::log::{CommitOutcome, Log, LogHolder, LogWriter, TakeOver};
 
 /// Suite for logs under test.
@@ -27,6 +27,7 @@ pub struct LogSuite {
     open: Arc<dyn Fn(&str) -> Log + Send + Sync>,
 }
 
+type Checked = Result<(), String>;
 type LogCheck = (&'static str, fn(Log) -> BoxFuture<'static, Checked>);
 
 impl LogSuite {

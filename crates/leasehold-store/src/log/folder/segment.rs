@@ -214,18 +214,18 @@ impl Frames {
     }
 
     /// Place of a commit, for messages.
-    pub(super) fn place(&self, at: usize) -> Place<'_> {
-        Place { path: &self.path, offset: self.offset + at as u64 }
+    pub(super) fn place(&self, at: usize) -> FramePlace<'_> {
+        FramePlace { path: &self.path, offset: self.offset + at as u64 }
     }
 }
 
 /// Place in a file.
-pub(super) struct Place<'a> {
+pub(super) struct FramePlace<'a> {
     path: &'a Path,
     offset: u64,
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for FramePlace<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at byte {}", self.path.display(), self.offset)
     }

@@ -75,7 +75,7 @@ fn is_unused_segment(name: &str, chain: &[ChainLink], epoch: u64, floor: Seq) ->
 
 /// True for files of earlier takeovers that are not segments.
 fn is_left_behind(name: &str, epoch: u64) -> bool {
-    let is_new_lock = name.starts_with("lock-") && name.ends_with(".new");
+    let is_new_lock = name.starts_with("lock-") && name.strip_suffix(".new").is_some();
     let of_epoch = epoch::parse_name(name).or_else(|| SegmentName::parse_new(name).map(|name| name.epoch));
     is_new_lock || of_epoch.is_some_and(|of_epoch| of_epoch < epoch)
 }

@@ -6,10 +6,10 @@ use leasehold_core::{Error, Kind};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-use super::{LogCheck, commit, failed, log_holder, serve, some_fence, texts};
+use super::{Checked, LogCheck, commit, failed, log_holder, serve, some_fence, texts};
 use crate::host::lock;
 use crate::log::{CommitOutcome, Log, TakeOver};
-use crate::testing::conformance::{Checked, same};
+use crate::testing::conformance::same;
 
 pub(super) const CHECKS: &[LogCheck] = &[
     ("an empty log begins with a fence", |log| Box::pin(begins_with_a_fence(log))),
@@ -244,6 +244,6 @@ async fn race(log: Log) -> Checked {
     match acknowledged.iter().find(|records| !left.any(|found| found == *records)) {
         None if acknowledged.is_empty() => Err("nothing was acknowledged".into()),
         None => Ok(()),
-        Some(lost) => Err(format!("{lost} was acknowledged, and is not replayed in order")),
+        Some(records) => Err(format!("{records} was acknowledged, and is not replayed in order")),
     }
 }

@@ -2,9 +2,9 @@
 
 use leasehold_core::journal::{Commit, CommitHash, LogPosition};
 
-use super::{LogCheck, commit, failed, serve, texts};
+use super::{Checked, LogCheck, commit, failed, serve, texts};
 use crate::log::{Followed, Log, LogReader};
-use crate::testing::conformance::{Checked, same};
+use crate::testing::conformance::same;
 
 pub(super) const CHECKS: &[LogCheck] = &[
     ("a reader follows", |log| Box::pin(follows(log))),

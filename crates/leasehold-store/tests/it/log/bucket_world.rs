@@ -164,10 +164,10 @@ impl Broker<'_> {
     }
 
     async fn run(&mut self, log: &Log, from: LogPosition) -> Result<(), String> {
-        let (history, fences) = (&mut self.history, &mut self.fences);
+        let (history, kept) = (&mut self.history, &mut self.fences);
         let on_commit = |commit: Commit| {
             history.push(commit.hash);
-            fences.extend(commit.header.fence.map(|_| commit.header.seq));
+            kept.extend(commit.header.fence.map(|_| commit.header.seq));
             Ok(())
         };
         let fenced = match log.take_over(&log_holder(self.epoch), from, || Ok(some_fence()), on_commit).await

@@ -247,7 +247,7 @@ fn a_process_that_lost_the_log_deletes_nothing_that_its_successor_needs() {
     assert_eq!(replayed(&disk, 3), ["0\n", "1\n", "2\n", "3\n"]);
 }
 
-/// Fails the sync of the directory once it is told to.
+/// Fails the next sync of the directory if it is set.
 #[derive(Debug, Default)]
 struct FailDirectorySync(AtomicBool);
 

@@ -1,6 +1,6 @@
 //! Random numbers of a seed.
 
-/// SplitMix64.
+/// Generator that is called `SplitMix64`.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(pub(crate) u64);
 
@@ -18,7 +18,7 @@ impl Random {
 
     /// True in one of `times` cases.
     pub(crate) fn one_in(&mut self, times: u64) -> bool {
-        self.next() % times == 0
+        self.next().is_multiple_of(times)
     }
 
     pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {

@@ -213,7 +213,7 @@ fn a_power_loss_after_a_failed_sync_and_another_takeover_keeps_what_was_acknowle
         run(commit(&mut serving.writer, "\"next\"\n")).unwrap();
         let expected = [found, vec!["\"next\"\n".to_owned()]].concat();
         lose_power(&disk, &mut random.borrow_mut(), |after| {
-            assert_eq!(replayed(&after, 10), expected, "{case}")
+            assert_eq!(replayed(&after, 10), expected, "{case}");
         });
     });
 }
