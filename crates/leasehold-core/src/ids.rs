@@ -2,9 +2,12 @@
 
 use crate::error::{Error, Reason, Result};
 use crate::limits::NAME_BYTES_MAX;
-use serde::{Deserialize, Serialize};
+use crate::time::StoreTime;
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::marker::PhantomData;
 use std::str::FromStr;
 use uuid::Uuid;
 
@@ -40,9 +43,9 @@ pub type WriteId = HexName;
 /// Id of one claim, known only to the worker that holds the task or held it.
 pub type LeaseId = HexName;
 
-/// Id of a task: a random UUID, so that tasks spread evenly over the shards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+/// Id of a task: a UUID. In the object layout it is random, so that tasks spread evenly over the shards; in the journal it
+/// begins with the time of its submit, so that tasks that were submitted together are stored together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(Uuid);
 
 impl TaskId {
@@ -50,6 +53,54 @@ impl TaskId {
     #[must_use]
     pub fn from_random(bits: u128) -> Self {
         Self(uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid())
+    }
+
+    /// Creates an id that sorts by time (a UUID of version 7), from a time and 74 random bits.
+    #[must_use]
+    pub fn from_time(at: StoreTime, bits: u128) -> Self {
+        let millis = u64::try_from(at.as_millis()).unwrap_or(0);
+        let [_, _, _, _, _, _, random @ ..] = bits.to_be_bytes();
+        Self(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid())
+    }
+
+    /// Time of an id that sorts by time; none for any other id.
+    #[must_use]
+    pub fn time(&self) -> Option<StoreTime> {
+        let millis = i64::try_from(self.0.as_u128() >> 80).ok()?;
+        (self.0.get_version_num() == 7).then(|| StoreTime::from_millis(millis))
+    }
+
+    /// All bits of the id.
+    #[must_use]
+    pub(crate) fn bits(&self) -> u128 {
+        self.0.as_u128()
+    }
+}
+
+impl Serialize for TaskId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.hyphenated().encode_lower(&mut Uuid::encode_buffer()))
+    }
+}
+
+impl<'de> Deserialize<'de> for TaskId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(FromText(PhantomData))
+    }
+}
+
+/// Parses text without a copy of it: a replay reads millions of ids.
+pub(crate) struct FromText<T>(pub(crate) PhantomData<T>);
+
+impl<T: FromStr<Err = Error>> Visitor<'_> for FromText<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
     }
 }
 
@@ -65,20 +116,13 @@ impl From<TaskId> for String {
     }
 }
 
-impl TryFrom<String> for TaskId {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        text.parse()
-    }
-}
-
 impl FromStr for TaskId {
     type Err = Error;
 
     /// Accepts only the canonical form: one task has one key.
     fn from_str(text: &str) -> Result<Self> {
-        let id = Uuid::try_parse(text).ok().map(Self).filter(|id| id.to_string() == text);
+        let is_canonical = |id: &Uuid| *id.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == *text;
+        let id = Uuid::try_parse(text).ok().filter(is_canonical).map(Self);
         id.ok_or_else(|| {
             let example = "3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3";
             Error::invalid(format!("`{text}` is not a task id; use an id like {example}"))
@@ -98,6 +142,13 @@ impl TaskIdPrefix {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Smallest id that begins with these characters.
+    pub(crate) fn first_id(&self) -> TaskId {
+        let nil = TaskId(Uuid::nil()).to_string();
+        let padded = format!("{}{}", self.0, &nil[self.0.len()..]);
+        padded.parse().expect("a prefix was checked to be part of an id")
     }
 
     /// True if the id begins with these characters.
@@ -211,7 +262,8 @@ impl fmt::Display for ArtifactId {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Lower-case hex digits of bytes.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     use fmt::Write;
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         // Writing to a string cannot fail.
@@ -348,6 +400,16 @@ mod tests {
         {
             assert!(wrong.parse::<TaskId>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn ids_with_a_time_sort_by_it() {
+        let at = |millis| TaskId::from_time(StoreTime::from_millis(millis), u128::MAX / 3);
+        assert!(at(1_700_000_000_000) < at(1_700_000_000_001));
+        assert_eq!(at(1_700_000_000_007).time(), Some(StoreTime::from_millis(1_700_000_000_007)));
+        assert_eq!(at(5).to_string(), "00000000-0005-7555-9555-555555555555");
+        assert_eq!(at(5).to_string().parse::<TaskId>().unwrap(), at(5));
+        assert_eq!(TaskId::from_random(7).time(), None);
     }
 
     #[test]

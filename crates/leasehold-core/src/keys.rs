@@ -21,6 +21,8 @@
 //! | `artifacts/{hash}/manifest.json` | pieces of an artifact with their hashes; later the marker that it is being removed | its publisher (*absent*); later publishers and retention (*unchanged*) | a day after its retention, with its data |
 //! | `artifacts/{hash}/data` | bytes of an artifact, named by their hash | its publisher, before the manifest | before its manifest |
 //! | `peers/{id}.json` | lease on a peer id, with the address at which it serves pieces | the peer | a week after its expiry |
+//! | `journal/0/lease.json` | lease on the journal, with `snapshot`, `floor` and `trusted_until` | the broker | never: released or taken over |
+//! | `journal/0/log/{seq}` | a commit of the journal | its broker (*absent*) | once a snapshot covers it; a fence never |
 //! | `probe/{name}/…` | temporary objects | `leasehold doctor`, the first connection | at the end of the probe; those of a killed probe by `leasehold check --repair` a day later |
 //! | `quarantine/{write_id}/{key}` | bytes of a corrupt object | `leasehold quarantine` (*absent*) | never: an operator deletes it |
 //!
@@ -33,6 +35,7 @@ pub use check::{check_key, check_prefix};
 pub use entry::{Entry, Index, IndexLocation};
 
 use crate::ids::{ArtifactId, Name, TaskId, TaskIdPrefix, WorkerId, WriteId};
+use crate::journal::Seq;
 use crate::shard::{Shard, ShardLen, ShardRange};
 
 /// Configuration shared by all clients of a queue.
@@ -40,8 +43,19 @@ pub const QUEUE: &str = "queue.json";
 
 /// Prefixes of keys that only a queue has. Artifacts and peers are not among them: a store may have them before it has
 /// a queue.
-pub const QUEUE_PREFIXES: [&str; 10] =
-    [TASKS, "ready/", "leases/", INBOXES, OVERFLOW, UNIQUE, "index/", SHARD_LEASES, "duty-leases/", WORKERS];
+pub const QUEUE_PREFIXES: [&str; 11] = [
+    TASKS,
+    "ready/",
+    "leases/",
+    INBOXES,
+    OVERFLOW,
+    UNIQUE,
+    "index/",
+    SHARD_LEASES,
+    "duty-leases/",
+    WORKERS,
+    JOURNAL,
+];
 
 /// First segment of keys that are reserved for stores (locks and temporary files of a folder).
 pub const RESERVED: &str = ".leasehold";
@@ -271,6 +285,21 @@ pub fn parse_peer(key: &str) -> Option<Name> {
     Name::checked("peer id", key.strip_prefix(PEERS)?.strip_suffix(".json")?).ok()
 }
 
+/// Prefix of everything that the journal layout stores.
+pub const JOURNAL: &str = "journal/";
+
+/// Lease on the journal, whose holder is the broker of the queue.
+pub const JOURNAL_LEASE: &str = "journal/0/lease.json";
+
+/// Prefix of the log of the journal: commits as objects or, in a folder of one host, segments.
+pub const JOURNAL_LOG: &str = "journal/0/log/";
+
+/// Key of a commit of the journal.
+#[must_use]
+pub fn journal_commit(seq: Seq) -> String {
+    format!("{JOURNAL_LOG}{:020}", seq.get())
+}
+
 /// Prefixes of all index entries.
 pub const ENTRY_PREFIXES: [&str; 4] = ["ready/", "leases/", INBOXES, OVERFLOW];
 
@@ -297,8 +326,13 @@ mod tests {
 
     #[test]
     fn our_own_keys_are_accepted() {
-        for key in [&probe("x", "y"), "queue.json", "tasks/0f/a-b.json", "ready/0/20260101-0000/a.0000000001"]
-        {
+        for key in [
+            &probe("x", "y"),
+            &journal_commit(Seq::new(u64::MAX)),
+            "queue.json",
+            "tasks/0f/a-b.json",
+            "ready/0/20260101-0000/a.0000000001",
+        ] {
             check_key(key).unwrap();
         }
     }

@@ -6,8 +6,10 @@
 //! | module | contents |
 //! | --- | --- |
 //! | [`error`] | error type and its kinds |
+//! | [`filter`] | filter for a list of tasks |
 //! | [`forwarding`] | forwarding marker at the old key of a task, written when the number of shards changes |
 //! | [`ids`] | ids and names of tasks, workers, leases, writes and artifacts |
+//! | [`journal`] | second layout of a queue: many decisions in one write |
 //! | [`keys`] | every path in the store and its writers |
 //! | [`lease`] | lease: take, renew, release, expire |
 //! | [`limits`] | every limit, with its reason (promise P10) |
@@ -16,6 +18,7 @@
 //! | [`oversize`] | placeholder for objects that are too large to read |
 //! | [`piece`] | large files split into pieces |
 //! | [`record`] | JSON record of a task |
+//! | [`retention`] | final tasks that are removed after a while |
 //! | [`retry`] | backoff between attempts |
 //! | [`scan`] | when a worker scans the index, which part of it, and which entries it skips |
 //! | [`settlement`] | end of a run, as its worker reports it |
@@ -24,10 +27,13 @@
 //! | [`mod@step`] | state machine: the one function that decides every change of a task |
 //! | [`task`] | task, its states and its history |
 //! | [`time`] | store time, with "now" as an interval (promise P6) |
+//! | [`unique`] | idempotency keys |
 
 pub mod error;
+pub mod filter;
 pub mod forwarding;
 pub mod ids;
+pub mod journal;
 pub mod keys;
 pub mod lease;
 pub mod limits;
@@ -35,7 +41,9 @@ pub mod new_task;
 pub mod outpost;
 pub mod oversize;
 pub mod piece;
+mod random;
 pub mod record;
+pub mod retention;
 pub mod retry;
 pub mod scan;
 pub mod settlement;
@@ -46,6 +54,7 @@ pub mod task;
 #[cfg(test)]
 mod testing;
 pub mod time;
+pub mod unique;
 
 pub use error::{Error, Kind, Reason, Result};
 pub use ids::{

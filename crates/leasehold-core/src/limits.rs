@@ -30,6 +30,23 @@ pub const RANGE_BYTES_MAX: u64 = 16 * 1_024 * 1_024;
 /// less than 5 MiB.
 pub const OBJECT_BYTES_MAX: u64 = 16 * 1_024 * 1_024;
 
+/// Maximum size of a commit of a journal: an object that is read and written whole.
+pub const COMMIT_BYTES_MAX: usize = 16 * 1_024 * 1_024;
+
+/// Maximum size of the header of a commit. Its fields have less than half of that.
+pub const COMMIT_HEADER_BYTES_MAX: usize = 1_024;
+
+/// Size from which a segment of a journal's log gets no further commit. Large enough that a new segment, which takes two
+/// more syncs, is rare; small enough to be read at once.
+pub const SEGMENT_BYTES: u64 = 64 * 1_024 * 1_024;
+
+/// Maximum size of the header of a segment: room for ten thousand segments before it.
+pub const SEGMENT_HEADER_BYTES_MAX: usize = 1_024 * 1_024;
+
+/// Maximum number of slots of a log that are read or deleted at once. A takeover may have a thousand commits to replay,
+/// and a bucket takes tens of milliseconds for each; each that is read is held in memory.
+pub const SLOTS_AT_ONCE: usize = 16;
+
 /// Usual part size of an upload. S3 accepts no part below 5 MiB except the last; larger parts cost memory and longer
 /// retries, smaller ones more requests.
 pub const UPLOAD_PART_BYTES: u64 = 8 * 1_024 * 1_024;
@@ -87,12 +104,43 @@ pub const TAG_BYTES_MAX: usize = 256;
 /// beyond the year 9999 cannot be written.
 pub const PLAN_AHEAD_MAX: Duration = Duration::from_hours(10 * 365 * 24);
 
+/// Maximum distance between the time of a new task's id and the time of its submit, in the journal. Ids come from the store's
+/// time, as far as the client knows it, and a submit is repeated for less than a minute.
+pub const TASK_ID_AGE_MAX: Duration = Duration::from_mins(10);
+
 /// Age of the cached `queue.json` from which a client reads it again before a write.
 pub const LAYOUT_ASKED_EVERY: Duration = Duration::from_secs(30);
 
 /// Age of the cached `queue.json` from which a client writes nothing: shards may have been renamed. Allows for one
 /// failed read, and is half of what a migration waits.
 pub const LAYOUT_TRUSTED: Duration = Duration::from_mins(1);
+
+/// Lifetime of the lease on a journal without renewal: three renewals may fail before another process takes over.
+pub const JOURNAL_LEASE_TTL: Duration = Duration::from_secs(30);
+
+/// Interval of renewals of the lease on a journal.
+pub const JOURNAL_LEASE_RENEWED_EVERY: Duration = Duration::from_secs(10);
+
+/// Time for which a commit in a bucket waits for more records, if something waits for its outcome. A put takes about as
+/// long, and each costs the same whatever it contains.
+pub const COMMIT_LINGER: Duration = Duration::from_millis(50);
+
+/// Time for which a commit in a bucket waits for more records, if it has only results that nothing waits for.
+pub const COMMIT_LINGER_LAZY: Duration = Duration::from_secs(1);
+
+/// Size from which a commit gets no more records. A record is below 8 MiB, so that a commit always fits into
+/// [`COMMIT_BYTES_MAX`].
+pub const COMMIT_BYTES_FULL: usize = 8 * 1_024 * 1_024;
+
+/// Maximum number of requests that wait for a broker. More than one commit of small tasks; a request has at most 256 KiB of
+/// input.
+pub const BROKER_REQUESTS_MAX: usize = 1_024;
+
+/// Maximum number of expired claims and tasks that a broker handles at once, so that requests are not kept waiting.
+pub const BROKER_TICK_MAX: usize = 1_000;
+
+/// Maximum number of tasks that a broker examines for one page of a list or of a purge, for the same reason.
+pub const BROKER_PAGE_MAX: usize = 1_000;
 
 /// Default size of a piece: large enough that the overhead of a request is small, small enough that a lost piece is
 /// soon fetched again.

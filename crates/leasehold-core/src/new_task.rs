@@ -13,7 +13,7 @@ use crate::outpost::BUCKET_TIME_MIN;
 use crate::retry::RetryPolicy;
 use crate::shard::Shard;
 use crate::step::StepContext;
-use crate::task::{ABANDONED, CREATED, Change, History, Priority, State, Task};
+use crate::task::{ABANDONED, CREATED, Change, History, Priority, State, Status, Task};
 use crate::time::{Now, StoreTime};
 
 /// Default number of attempts of a task that is submitted to a bucket or a folder.
@@ -44,6 +44,27 @@ pub struct NewTask {
     pub tags: BTreeMap<String, String>,
     /// Idempotency key: only one submit with this key creates a task.
     pub idempotency_key: Option<String>,
+}
+
+/// Result of a submit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Submitted {
+    /// Id of the task.
+    pub id: TaskId,
+    /// False if a task with this idempotency key existed already.
+    pub is_new: bool,
+    /// Status of the existing task.
+    pub existing: Option<Status>,
+    /// True if the existing task was retried ([`UniqueKey::retry_failed`](crate::unique::UniqueKey::retry_failed)).
+    pub is_retried: bool,
+}
+
+impl Submitted {
+    /// Result for a task that is new, or that existed already.
+    #[must_use]
+    pub fn new(id: TaskId, is_new: bool) -> Self {
+        Self { id, is_new, existing: None, is_retried: false }
+    }
 }
 
 /// Earliest start of a task.

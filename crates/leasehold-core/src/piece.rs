@@ -8,14 +8,12 @@
 //! | [`config`] | parameters of the manager |
 //! | [`picker`] | choice of the next pieces |
 //! | `score` | score of a peer |
-//! | `random` | random numbers from a seed |
 
 pub mod config;
 pub mod cut;
 pub mod manager;
 pub mod map;
 pub mod picker;
-mod random;
 mod score;
 
 pub use config::ManagerConfig;

@@ -4,8 +4,11 @@
 //! record must be left for an operator and not acted upon. It is lenient about unknown fields: those of a newer
 //! writer are kept and written back.
 
+pub(crate) mod short;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::error::{Error, Kind, Result};
@@ -24,65 +27,77 @@ pub const FORMAT: u32 = 1;
 /// after three centuries.
 const REV_MAX: u64 = 9_999_999_999;
 
+/// Fields of a record. Those without which no record can be read are optional here, because the [short form](short) leaves
+/// out every field that follows from the others.
 #[derive(Serialize, Deserialize)]
-struct Flat {
-    format: u32,
+struct Flat<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    format: Option<u32>,
     id: TaskId,
     task_type: TaskType,
-    shard: Shard,
-    status: Status,
-    rev: u64,
-    write_id: WriteId,
-    #[serde(default)]
-    input: Value,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    artifacts: Artifacts,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    output: Option<Value>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    results: Artifacts,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-    attempt: u32,
-    max_attempts: u32,
-    #[serde(default)]
-    retry_policy: RetryPolicy,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shard: Option<Shard>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rev: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    write_id: Option<WriteId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input: Option<Cow<'a, Value>>,
+    #[serde(default, skip_serializing_if = "is_empty")]
+    artifacts: Cow<'a, Artifacts>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<Cow<'a, Value>>,
+    #[serde(default, skip_serializing_if = "is_empty")]
+    results: Cow<'a, Artifacts>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_attempts: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_policy: Option<RetryPolicy>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     timeout_secs: Option<u64>,
-    #[serde(default)]
-    priority: Priority,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<Priority>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     available_at: Option<StoreTime>,
     created_at: StoreTime,
-    updated_at: StoreTime,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    updated_at: Option<StoreTime>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     finished_at: Option<StoreTime>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<StoreTime>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     claimed_by: Option<WorkerId>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     lease_id: Option<LeaseId>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     lease_expires_at: Option<StoreTime>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     renewed_at: Option<StoreTime>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     cancel_requested: bool,
-    epoch: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    epoch: Option<u64>,
     #[serde(default, skip_serializing_if = "is_zero")]
     generation: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    progress: Option<Value>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    tags: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    idempotency_key: Option<String>,
-    history: Vec<Change>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    progress: Option<Cow<'a, Value>>,
+    #[serde(default, skip_serializing_if = "is_empty")]
+    tags: Cow<'a, BTreeMap<String, String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idempotency_key: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    history: Option<Cow<'a, [Change]>>,
     #[serde(default, skip_serializing_if = "is_zero")]
     history_folded: u64,
     #[serde(flatten)]
-    unknown: Map<String, Value>,
+    unknown: Cow<'a, Map<String, Value>>,
 }
 
 /// Returns the bytes of a task.
@@ -101,71 +116,88 @@ pub fn value(task: &Task) -> Value {
 pub fn read(key: &str, body: &[u8]) -> Result<Task> {
     let corrupt = |why: String| Error::new(Kind::Corrupt, format!("`{key}` is not a task: {why}"));
     let flat: Flat = serde_json::from_slice(body).map_err(|error| corrupt(corrupt_reason(body, &error)))?;
-    if flat.format > FORMAT {
-        return Err(corrupt(format!(
-            "format {} is newer than the supported format {FORMAT}; upgrade leasehold",
-            flat.format
-        )));
+    let task = task(flat).map_err(corrupt)?;
+    if keys::parse_task(key) != Some((task.shard.as_str().to_owned(), task.id)) {
+        return Err(corrupt(format!("id {} and shard {} do not match the key", task.id, task.shard)));
     }
-    if !(1..=REV_MAX).contains(&flat.rev) {
-        return Err(corrupt(format!("revision must be 1 to {REV_MAX}, got {}", flat.rev)));
-    }
-    if keys::parse_task(key) != Some((flat.shard.as_str().to_owned(), flat.id)) {
-        return Err(corrupt(format!("id {} and shard {} do not match the key", flat.id, flat.shard)));
-    }
-    task(flat).map_err(|missing| corrupt(format!("missing field `{missing}`, required by its status")))
+    Ok(task)
 }
 
-fn task(flat: Flat) -> Result<Task, &'static str> {
-    let finished_at = flat.finished_at.ok_or("finished_at");
-    let state = match flat.status {
-        Status::Pending => State::Pending { available_at: flat.available_at.ok_or("available_at")? },
-        Status::Running => State::Running(Claim {
-            by: flat.claimed_by.ok_or("claimed_by")?,
-            expires_at: flat.lease_expires_at.ok_or("lease_expires_at")?,
-            renewed_at: flat.renewed_at,
-            cancel_requested: flat.cancel_requested,
-        }),
+/// Returns the task of a record, or the reason why the record is corrupt.
+fn task(mut flat: Flat) -> Result<Task, String> {
+    let format = required("format", flat.format)?;
+    if format > FORMAT {
+        return Err(format!(
+            "format {format} is newer than the supported format {FORMAT}; upgrade leasehold"
+        ));
+    }
+    let rev = required("rev", flat.rev)?;
+    if !(1..=REV_MAX).contains(&rev) {
+        return Err(format!("revision must be 1 to {REV_MAX}, got {rev}"));
+    }
+    Ok(Task {
+        state: state(&mut flat)?,
+        id: flat.id,
+        task_type: flat.task_type,
+        shard: required("shard", flat.shard)?,
+        rev,
+        write_id: required("write_id", flat.write_id)?,
+        input: flat.input.unwrap_or_default().into_owned(),
+        artifacts: flat.artifacts.into_owned(),
+        attempt: required("attempt", flat.attempt)?,
+        max_attempts: required("max_attempts", flat.max_attempts)?,
+        retry_policy: flat.retry_policy.unwrap_or_default(),
+        timeout_secs: flat.timeout_secs,
+        priority: flat.priority.unwrap_or_default(),
+        created_at: flat.created_at,
+        updated_at: required("updated_at", flat.updated_at)?,
+        expires_at: flat.expires_at,
+        lease_id: flat.lease_id,
+        epoch: required("epoch", flat.epoch)?,
+        generation: flat.generation,
+        error: flat.error.map(Cow::into_owned),
+        progress: flat.progress.map(Cow::into_owned),
+        tags: flat.tags.into_owned(),
+        idempotency_key: flat.idempotency_key.map(Cow::into_owned),
+        history: History {
+            changes: required("history", flat.history)?.into_owned(),
+            folded: flat.history_folded,
+        },
+        unknown: flat.unknown.into_owned(),
+    })
+}
+
+fn state(flat: &mut Flat) -> Result<State, String> {
+    let finished_at = by_status("finished_at", flat.finished_at);
+    Ok(match required("status", flat.status)? {
+        Status::Pending => State::Pending { available_at: by_status("available_at", flat.available_at)? },
+        Status::Running => {
+            by_status("lease_id", flat.lease_id.as_ref())?;
+            State::Running(Claim {
+                by: by_status("claimed_by", flat.claimed_by.take())?,
+                expires_at: by_status("lease_expires_at", flat.lease_expires_at)?,
+                renewed_at: flat.renewed_at,
+                cancel_requested: flat.cancel_requested,
+            })
+        }
         Status::Completed => State::Completed {
-            output: flat.output.unwrap_or_default(),
-            results: flat.results,
+            output: flat.output.take().unwrap_or_default().into_owned(),
+            results: std::mem::take(&mut flat.results).into_owned(),
             finished_at: finished_at?,
         },
         Status::Failed => State::Failed { finished_at: finished_at? },
         Status::Cancelled => State::Cancelled { finished_at: finished_at? },
         Status::Expired => State::Expired { finished_at: finished_at? },
         Status::Purged => State::Purged { finished_at: finished_at? },
-    };
-    if matches!(state, State::Running(_)) && flat.lease_id.is_none() {
-        return Err("lease_id");
-    }
-    Ok(Task {
-        id: flat.id,
-        task_type: flat.task_type,
-        shard: flat.shard,
-        rev: flat.rev,
-        write_id: flat.write_id,
-        input: flat.input,
-        artifacts: flat.artifacts,
-        state,
-        attempt: flat.attempt,
-        max_attempts: flat.max_attempts,
-        retry_policy: flat.retry_policy,
-        timeout_secs: flat.timeout_secs,
-        priority: flat.priority,
-        created_at: flat.created_at,
-        updated_at: flat.updated_at,
-        expires_at: flat.expires_at,
-        lease_id: flat.lease_id,
-        epoch: flat.epoch,
-        generation: flat.generation,
-        error: flat.error,
-        progress: flat.progress,
-        tags: flat.tags,
-        idempotency_key: flat.idempotency_key,
-        history: History { changes: flat.history, folded: flat.history_folded },
-        unknown: flat.unknown,
     })
+}
+
+fn required<T>(name: &str, field: Option<T>) -> Result<T, String> {
+    field.ok_or_else(|| format!("missing field `{name}`"))
+}
+
+fn by_status<T>(name: &str, field: Option<T>) -> Result<T, String> {
+    field.ok_or_else(|| format!("missing field `{name}`, required by its status"))
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls for")]
@@ -173,31 +205,36 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-fn flat(task: &Task) -> Flat {
+#[expect(clippy::ptr_arg, reason = "the signature that serde calls for")]
+fn is_empty<K: Clone, V: Clone>(map: &Cow<'_, BTreeMap<K, V>>) -> bool {
+    map.is_empty()
+}
+
+fn flat(task: &Task) -> Flat<'_> {
     let claim = if let State::Running(claim) = &task.state { Some(claim) } else { None };
     let available_at =
         if let State::Pending { available_at } = task.state { Some(available_at) } else { None };
     Flat {
-        format: FORMAT,
+        format: Some(FORMAT),
         id: task.id,
         task_type: task.task_type.clone(),
-        shard: task.shard.clone(),
-        status: task.status(),
-        rev: task.rev,
-        write_id: task.write_id.clone(),
-        input: task.input.clone(),
-        artifacts: task.artifacts.clone(),
-        output: task.output().cloned(),
-        results: task.results().cloned().unwrap_or_default(),
-        error: task.error.clone(),
-        attempt: task.attempt,
-        max_attempts: task.max_attempts,
-        retry_policy: task.retry_policy.clone(),
+        shard: Some(task.shard.clone()),
+        status: Some(task.status()),
+        rev: Some(task.rev),
+        write_id: Some(task.write_id.clone()),
+        input: Some(Cow::Borrowed(&task.input)),
+        artifacts: Cow::Borrowed(&task.artifacts),
+        output: task.output().map(Cow::Borrowed),
+        results: task.results().map(Cow::Borrowed).unwrap_or_default(),
+        error: task.error.as_deref().map(Cow::Borrowed),
+        attempt: Some(task.attempt),
+        max_attempts: Some(task.max_attempts),
+        retry_policy: Some(task.retry_policy.clone()),
         timeout_secs: task.timeout_secs,
-        priority: task.priority,
+        priority: Some(task.priority),
         available_at,
         created_at: task.created_at,
-        updated_at: task.updated_at,
+        updated_at: Some(task.updated_at),
         finished_at: task.state.finished_at(),
         expires_at: task.expires_at,
         claimed_by: claim.map(|claim| claim.by.clone()),
@@ -205,14 +242,14 @@ fn flat(task: &Task) -> Flat {
         lease_expires_at: claim.map(|claim| claim.expires_at),
         renewed_at: claim.and_then(|claim| claim.renewed_at),
         cancel_requested: claim.is_some_and(|claim| claim.cancel_requested),
-        epoch: task.epoch,
+        epoch: Some(task.epoch),
         generation: task.generation,
-        progress: task.progress.clone(),
-        tags: task.tags.clone(),
-        idempotency_key: task.idempotency_key.clone(),
-        history: task.history.changes.clone(),
+        progress: task.progress.as_ref().map(Cow::Borrowed),
+        tags: Cow::Borrowed(&task.tags),
+        idempotency_key: task.idempotency_key.as_deref().map(Cow::Borrowed),
+        history: Some(Cow::Borrowed(&task.history.changes)),
         history_folded: task.history.folded,
-        unknown: task.unknown.clone(),
+        unknown: Cow::Borrowed(&task.unknown),
     }
 }
 

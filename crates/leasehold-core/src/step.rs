@@ -446,4 +446,4 @@ fn truncated(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -85,7 +85,8 @@ pub struct Task {
 }
 
 /// State of a task, with the data that exists only in that state.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum State {
     /// Waiting for a worker. A scheduled task is pending with a time in the future.
     Pending {
@@ -99,6 +100,7 @@ pub enum State {
         /// Output of the handler.
         output: Value,
         /// Result files of the handler.
+        #[serde(default, skip_serializing_if = "Artifacts::is_empty")]
         results: Artifacts,
         /// Time of this change.
         finished_at: StoreTime,
@@ -126,15 +128,18 @@ pub enum State {
 }
 
 /// Claim of a worker on a task.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Claim {
     /// Worker that holds it.
     pub by: WorkerId,
     /// Expiry in store time.
     pub expires_at: StoreTime,
     /// Time of the last renewal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renewed_at: Option<StoreTime>,
     /// True once cancellation was requested.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancel_requested: bool,
 }
 

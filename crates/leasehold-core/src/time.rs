@@ -11,8 +11,11 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
+use std::marker::PhantomData;
 use std::str::FromStr;
 use std::time::Duration;
+
+use crate::ids::FromText;
 
 /// Point in store time, in milliseconds since 1970; RFC 3339 with milliseconds in text and records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,8 +89,7 @@ impl Serialize for StoreTime {
 
 impl<'de> Deserialize<'de> for StoreTime {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
+        deserializer.deserialize_str(FromText(PhantomData))
     }
 }
 

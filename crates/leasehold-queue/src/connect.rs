@@ -1,36 +1,26 @@
 //! Opening a queue, and its configuration.
 //!
-//! The settings that all clients must share — the format and the number of digits that name a shard — are stored in the
-//! queue itself, in `queue.json`. A client whose settings disagree is refused with an error that names both values, so
-//! it never writes to the wrong keys (promise P8).
+//! A client whose settings disagree with [`queue.json`](crate::meta) is refused with an error that names both values, so it
+//! never writes to the wrong keys (promise P8).
 //!
 //! Requests: 1 get for an existing queue; see [`ObjectQueue::restore`] and `create` for a new one.
 
-use bytes::Bytes;
 use leasehold_core::limits::{LAYOUT_ASKED_EVERY, LAYOUT_TRUSTED};
-use leasehold_core::oversize::corrupt_reason;
-use leasehold_core::{
-    Error, HexName, Kind, Now, Result, ShardLen, StepContext, StoreTime, TaskId, WriteId, keys,
-};
+use leasehold_core::{HexName, Now, Result, ShardLen, StepContext, TaskId, keys};
 use leasehold_store::{
-    Client, FolderOptions, FolderStore, Host, HostExt, OpenMode, OpenOptions, Purpose, SystemHost,
+    Client, FolderOptions, FolderStore, Host, HostExt, OpenMode, OpenOptions, SystemHost,
 };
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::bell::Ringer;
-use crate::create::{create, no_queue};
 use crate::inbox::{DirectDispatch, Inboxes};
 use crate::inspect::EntryChecks;
-use crate::layout::{Layout, LayoutSnapshot, Migrating, PreviousLayout};
+use crate::layout::{Layout, LayoutSnapshot};
+use crate::meta::{LayoutName, OpenedMeta, QueueMeta};
 use crate::source::Changes;
-
-/// Newest format of the layout that this program supports.
-pub(crate) const FORMAT: u32 = 1;
 
 /// A task queue in the object layout: every task is an object. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -51,36 +41,15 @@ pub struct ObjectQueue {
     pub(crate) entry_checks: Arc<EntryChecks>,
 }
 
-/// Content of `queue.json`: the settings that all clients of a queue share.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct QueueMeta {
-    /// Format of the layout.
-    pub format: u32,
-    /// Permanent id of the queue.
-    pub queue_id: HexName,
-    /// Number of hex digits that name a shard.
-    pub shard_prefix_len: ShardLen,
-    /// Time at which the queue was created.
-    pub created_at: StoreTime,
-    /// Id of the last write of `queue.json`.
-    pub write_id: WriteId,
-    /// The migration in progress, if any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub migrating: Option<Migrating>,
-    /// The previous number of digits, after a migration.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub left: Option<PreviousLayout>,
-    /// Fields written by a newer program, preserved unchanged.
-    #[serde(flatten)]
-    pub unknown: Map<String, Value>,
-}
-
 /// Configuration of one client.
 #[derive(Debug, Clone)]
 pub struct QueueConfig {
     /// Number of hex digits that name a shard, 1 to 4: the value for a new queue, and the value that an existing queue
     /// must have. The default, [`Self::ANY_SHARD_LEN`], accepts any.
     pub shard_prefix_len: u8,
+    /// Layout: that of a new queue, and the one that an existing queue must have. None, the default, accepts any; a new
+    /// queue gets [`LayoutName::Objects`].
+    pub layout: Option<LayoutName>,
     /// Mode in which the store is opened. [`OpenMode::Create`], the default, creates a missing queue; with
     /// [`OpenMode::Write`] and [`OpenMode::Read`] a missing queue is an error.
     pub mode: OpenMode,
@@ -118,6 +87,7 @@ impl Default for QueueConfig {
     fn default() -> Self {
         Self {
             shard_prefix_len: Self::ANY_SHARD_LEN,
+            layout: None,
             mode: OpenMode::Create,
             by: "client".into(),
             direct: None,
@@ -189,23 +159,19 @@ impl ObjectQueue {
         Self::with_config(place, QueueConfig::default()).await
     }
 
-    /// Opens a queue of objects with explicit configuration.
+    /// Opens a queue of objects with explicit configuration. A queue with another layout is refused.
     pub async fn with_config(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
-        let client = place.into().client(config.mode)?;
-        let wanted = config.expected_shard_len()?;
-        let requested_at = client.host().instant();
-        let (meta, version) = match client.get(Purpose::Admin, keys::QUEUE).await? {
-            Some(object) => (parse_meta(&object.body)?, object.version),
-            None if config.mode == OpenMode::Create => {
-                create(&client, wanted.unwrap_or(ShardLen::DEFAULT)).await?
-            }
-            None => return Err(no_queue(&client).await),
-        };
-        check_shard_len(&meta, wanted)?;
+        let config = QueueConfig { layout: Some(LayoutName::Objects), ..config };
+        let opened = OpenedMeta::open(place.into(), &config).await?;
+        Ok(Self::new(opened, config))
+    }
+
+    pub(crate) fn new(opened: OpenedMeta, config: QueueConfig) -> Self {
+        let OpenedMeta { client, meta, version, requested_at } = opened;
         let meta = Arc::new(meta);
         // No random number is drawn where none is used, so that a simulation by seed stays the same.
         let first = config.direct.as_ref().map_or(0, |_| client.host().random());
-        Ok(Self {
+        Self {
             client,
             layout: Arc::new(Layout::new(LayoutSnapshot { meta: meta.clone(), version, requested_at })),
             meta,
@@ -214,7 +180,7 @@ impl ObjectQueue {
             ringer: Arc::default(),
             inboxes: Arc::new(Inboxes::new(first)),
             entry_checks: Arc::default(),
-        })
+        }
     }
 
     /// Returns a handle to this queue for use on another runtime.
@@ -289,52 +255,5 @@ impl ObjectQueue {
 
     pub(crate) fn random_name(&self) -> HexName {
         HexName::from_random(self.client.host().random_bits())
-    }
-}
-
-impl QueueMeta {
-    pub(crate) fn to_bytes(&self) -> Result<Bytes> {
-        serde_json::to_vec_pretty(self)
-            .map(Bytes::from)
-            .map_err(|error| Error::new(Kind::Internal, "failed to serialize queue.json").because(error))
-    }
-}
-
-/// The only layout that this program supports; a queue without the field has it, too.
-const LAYOUT: &str = "objects";
-
-/// The fields by which a program tells whether it can use a queue.
-#[derive(Deserialize)]
-struct Format {
-    format: u32,
-    layout: Option<String>,
-}
-
-pub(crate) fn parse_meta(body: &[u8]) -> Result<QueueMeta> {
-    let corrupt = |why: String| Error::new(Kind::Corrupt, format!("failed to read queue.json: {why}"));
-    let Format { format, layout } =
-        serde_json::from_slice(body).map_err(|error| corrupt(corrupt_reason(body, &error)))?;
-    if format > FORMAT {
-        return Err(corrupt(format!(
-            "format {format} is not supported, only up to {FORMAT}; use a newer version of this program"
-        )));
-    }
-    if let Some(layout) = layout.filter(|layout| layout != LAYOUT) {
-        return Err(corrupt(format!(
-            "layout `{layout}` is not supported, only `{LAYOUT}`; use a newer version of this program"
-        )));
-    }
-    serde_json::from_slice(body).map_err(|error| corrupt(error.to_string()))
-}
-
-fn check_shard_len(meta: &QueueMeta, wanted: Option<ShardLen>) -> Result<()> {
-    let has = meta.shard_prefix_len;
-    match wanted {
-        Some(wanted) if wanted != has => Err(Error::invalid(format!(
-            "shard_prefix_len is set to {}, but this queue has {}; remove the setting, or correct it",
-            wanted.digits(),
-            has.digits()
-        ))),
-        _ => Ok(()),
     }
 }

@@ -12,37 +12,73 @@ use leasehold_store::{Client, HostExt, List, OpenMode, Purpose, PutOutcome, Vers
 use serde_json::Map;
 use std::collections::BTreeSet;
 
-use crate::connect::{FORMAT, ObjectQueue, Place, QueueConfig, QueueMeta, parse_meta};
+use crate::connect::{ObjectQueue, Place, QueueConfig};
+use crate::meta::{FORMAT, LayoutName, QueueMeta, parse_meta};
 
 impl ObjectQueue {
     /// Opens a queue and restores its `queue.json` if it is missing, with the number of digits that the keys of its
     /// tasks have. An existing `queue.json` is not changed. Connected clients have to connect again.
     ///
-    /// Requests: 1 list per 1,000 shards, 1 get, 1 put, and those of the probe.
+    /// Requests: 2 lists, 1 list per 1,000 shards, 1 get, 1 put, and those of the probe.
     pub async fn restore(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
-        let client = place.into().client(OpenMode::Create)?;
-        if client.get(Purpose::Admin, keys::QUEUE).await?.is_none() {
-            let wanted = config.expected_shard_len()?;
-            let shard_len = match (shard_len_of_tasks(&client).await?, wanted) {
-                (Some(found), Some(wanted)) if found != wanted => {
-                    return Err(Error::invalid(format!(
-                        "shard_prefix_len is set to {}, but the tasks are in shards of {}; remove the setting, or correct it",
-                        wanted.digits(),
-                        digits(found.digits())
-                    )));
-                }
-                (found, wanted) => found.or(wanted).unwrap_or(ShardLen::DEFAULT),
-            };
-            put(&client, shard_len).await?;
-        }
+        let config = QueueConfig { layout: Some(LayoutName::Objects), ..config };
+        let client = restored(place.into(), &config).await?;
         Self::with_config(client, config).await
+    }
+}
+
+/// Opens a store and restores its `queue.json` if it is missing.
+pub(crate) async fn restored(place: Place, config: &QueueConfig) -> Result<Client> {
+    let client = place.client(OpenMode::Create)?;
+    if client.get(Purpose::Admin, keys::QUEUE).await?.is_none() {
+        let wanted = config.expected_shard_len()?;
+        let layout = restored_layout(&client, config.layout).await?;
+        let shard_len = match (shard_len_of_tasks(&client).await?, wanted) {
+            (Some(found), Some(wanted)) if found != wanted => {
+                return Err(Error::invalid(format!(
+                    "shard_prefix_len is set to {}, but the tasks are in shards of {}; remove the setting, or correct it",
+                    wanted.digits(),
+                    digits(found.digits())
+                )));
+            }
+            (found, wanted) => found.or(wanted).unwrap_or(ShardLen::DEFAULT),
+        };
+        put(&client, layout, shard_len).await?;
+    }
+    Ok(client)
+}
+
+/// The layout that the keys of a queue show; the wanted one if they show none.
+async fn restored_layout(client: &Client, wanted: Option<LayoutName>) -> Result<LayoutName> {
+    let found = match (has_key(client, keys::JOURNAL).await?, has_key(client, keys::TASKS).await?) {
+        (false, false) => return Ok(wanted.unwrap_or_default()),
+        (false, true) => LayoutName::Objects,
+        (true, false) => LayoutName::Journal,
+        (true, true) => {
+            let message = format!(
+                "there are keys of two layouts, `{}` and `{}`; restore queue.json from a backup",
+                keys::TASKS,
+                keys::JOURNAL
+            );
+            return Err(Error::new(Kind::Corrupt, message));
+        }
+    };
+    match wanted {
+        Some(wanted) if wanted != found => {
+            Err(Error::invalid(format!("layout {wanted} is required, but the keys are those of layout {found}")))
+        }
+        _ => Ok(found),
     }
 }
 
 /// Creates the queue, unless keys of a queue exist.
 ///
-/// Requests: 10 lists in addition to those of the probe, once in the life of a queue.
-pub(crate) async fn create(client: &Client, shard_prefix_len: ShardLen) -> Result<(QueueMeta, Version)> {
+/// Requests: 11 lists in addition to those of the probe, once in the life of a queue.
+pub(crate) async fn create(
+    client: &Client,
+    layout: LayoutName,
+    shard_prefix_len: ShardLen,
+) -> Result<(QueueMeta, Version)> {
     if let Some(key) = any_key(client).await? {
         // Another client may have created the queue since `queue.json` was read.
         return match client.get(Purpose::Admin, keys::QUEUE).await? {
@@ -50,12 +86,12 @@ pub(crate) async fn create(client: &Client, shard_prefix_len: ShardLen) -> Resul
             None => Err(queue_json_lost(client, &key)),
         };
     }
-    put(client, shard_prefix_len).await
+    put(client, layout, shard_prefix_len).await
 }
 
 /// The error of a client that found no `queue.json` and may not create one.
 ///
-/// Requests: 10 lists.
+/// Requests: 11 lists.
 pub(crate) async fn no_queue(client: &Client) -> Error {
     match any_key(client).await {
         Err(error) => error,
@@ -78,11 +114,18 @@ fn queue_json_lost(client: &Client, key: &str) -> Error {
 
 /// Any key that only a queue has.
 async fn any_key(client: &Client) -> Result<Option<String>> {
-    let lists = keys::QUEUE_PREFIXES.map(|prefix| async move {
-        let page = client.list(Purpose::Admin, &List::all(prefix).limit(1)).await?;
-        Ok::<_, Error>(page.entries.into_iter().next().map(|entry| entry.key))
-    });
+    let lists = keys::QUEUE_PREFIXES.map(|prefix| key_below(client, prefix));
     Ok(try_join_all(lists).await?.into_iter().flatten().next())
+}
+
+async fn has_key(client: &Client, prefix: &'static str) -> Result<bool> {
+    Ok(key_below(client, prefix).await?.is_some())
+}
+
+/// Any key with this prefix.
+async fn key_below(client: &Client, prefix: &'static str) -> Result<Option<String>> {
+    let page = client.list(Purpose::Admin, &List::all(prefix).limit(1)).await?;
+    Ok(page.entries.into_iter().next().map(|entry| entry.key))
 }
 
 /// The number of digits that name a shard in the keys of tasks, else of index entries; none if there are neither.
@@ -122,13 +165,18 @@ fn digits(number: u8) -> String {
 }
 
 /// Writes `queue.json` into a store that honours conditions, unless another client has written it first.
-async fn put(client: &Client, shard_prefix_len: ShardLen) -> Result<(QueueMeta, Version)> {
+async fn put(
+    client: &Client,
+    layout: LayoutName,
+    shard_prefix_len: ShardLen,
+) -> Result<(QueueMeta, Version)> {
     leasehold_store::probe(client).await?.verdict()?;
     let now = client
         .now()
         .ok_or_else(|| Error::new(Kind::Internal, "store was probed, but its time is unknown"))?;
     let meta = QueueMeta {
         format: FORMAT,
+        layout,
         queue_id: HexName::from_random(client.host().random_bits()),
         shard_prefix_len,
         created_at: now.earliest,

@@ -5,6 +5,7 @@
 //! | layout | tasks are | implemented by |
 //! | --- | --- | --- |
 //! | `objects`, the default | objects of a bucket or a folder | [`ObjectQueue`] |
+//! | `journal` | records of a log, written by one process for all | [`JournalQueue`] |
 //! | outpost, without a `queue.json` | files of one node, synced with a bucket | `Spool` of `leasehold-outpost` |
 //!
 //! [`Queue`] dereferences to its [`QueueLayout`] and adds what all layouts share: the options of a submit ([`Submit`])
@@ -33,7 +34,10 @@ use std::time::Duration;
 
 use crate::check::Checked;
 use crate::connect::{ObjectQueue, Place, QueueConfig};
+use crate::create::restored;
 use crate::inspect::{Filter, ListedTask, Stats};
+use crate::journal::JournalQueue;
+use crate::meta::{LayoutName, OpenedMeta, QueueMeta};
 use crate::purge::{Purged, PurgedAll, Retention};
 use crate::source::OpenSource;
 use crate::tasks::{TaskSnapshot, Transition};
@@ -63,6 +67,11 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
     /// Submits a task; `key` is its idempotency key, which the task has, too.
     fn submit_once(&self, new_task: NewTask, key: Option<UniqueKey>) -> BoxFuture<'_, Result<Submitted>>;
 
+    /// Number of concurrent submits of [`Queue::submit_many`].
+    fn submits_at_once(&self) -> usize {
+        SUBMITS_AT_ONCE
+    }
+
     /// Reads a task. A task that does not exist is an error with [`Reason::Missing`].
     fn get<'a>(&'a self, id: &'a TaskId) -> BoxFuture<'a, Result<Task>>;
 
@@ -82,9 +91,24 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
         })
     }
 
+    /// Waits until a task may have changed since it was read, at most for `pause`.
+    fn until_changed<'a>(
+        &'a self,
+        _id: &'a TaskId,
+        _known: Option<&'a TaskSnapshot>,
+        pause: Duration,
+    ) -> BoxFuture<'a, ()> {
+        self.host().sleep(pause)
+    }
+
     /// The queue in the object layout: its shards, leases, index, quarantine and migration.
     fn objects(&self) -> Result<&ObjectQueue> {
         Err(self.unsupported("be used as a queue of objects"))
+    }
+
+    /// `queue.json` as it was when this client connected; none in a layout without one.
+    fn meta(&self) -> Option<&QueueMeta> {
+        None
     }
 
     /// The source of tasks for workers; none in the object layout, for which the worker has one of its own.
@@ -137,6 +161,12 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
     fn check(&self, _repair: bool) -> BoxFuture<'_, Result<Checked>> {
         Box::pin(ready(Err(self.unsupported("be checked"))))
     }
+
+    /// Ends what this process does for the queue beside its requests, so that another process need not wait for a lease to
+    /// expire. Later requests begin it again.
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(ready(Ok(())))
+    }
 }
 
 /// A task queue, in any layout. Cheap to clone. Its methods are those below, and those of [`QueueLayout`].
@@ -184,12 +214,18 @@ impl Queue {
     /// Opens a queue with explicit configuration. A queue whose layout this program does not know is refused (promise
     /// P8).
     pub async fn with_config(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
-        ObjectQueue::with_config(place, config).await.map(Self::from)
+        let opened = OpenedMeta::open(place.into(), &config).await?;
+        Ok(match opened.meta.layout {
+            LayoutName::Objects => ObjectQueue::new(opened, config).into(),
+            LayoutName::Journal => JournalQueue::new(opened, &config).into(),
+        })
     }
 
-    /// Opens a queue and restores its `queue.json` if it is missing; see [`ObjectQueue::restore`].
+    /// Opens a queue and restores its `queue.json` if it is missing, with the layout that its keys show; see
+    /// [`ObjectQueue::restore`].
     pub async fn restore(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
-        ObjectQueue::restore(place, config).await.map(Self::from)
+        let client = restored(place.into(), &config).await?;
+        Self::with_config(client, config).await
     }
 
     /// Submits a task of this type. The input is any value that serializes to JSON.
@@ -238,7 +274,7 @@ impl Queue {
         submits: impl IntoIterator<Item = Submit<'a>, IntoIter: Send + 'a>,
     ) -> impl Stream<Item = Result<Submitted>> + Send + 'a {
         let here = |submit| Submit { layout: &*self.layout, ..submit }.into_future();
-        stream::iter(submits).map(here).buffered(SUBMITS_AT_ONCE)
+        stream::iter(submits).map(here).buffered(self.submits_at_once())
     }
 
     /// Reads the history of a task.
@@ -265,7 +301,8 @@ impl Queue {
                 let message = format!("task {id} is still not final after {waited:?}");
                 return Err(Error::new(Kind::Unavailable, message).with_reason(Reason::NotYet));
             }
-            host.sleep(left.map_or(pause, |left| left.min(pause))).await;
+            let pause_max = left.map_or(pause, |left| left.min(pause));
+            self.until_changed(id, known.as_ref(), pause_max).await;
             pause = (pause * 2).min(WAIT_MAX);
         }
     }

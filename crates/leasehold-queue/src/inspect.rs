@@ -7,6 +7,7 @@
 //! poll, every 0.1 to 5 seconds. A count is 1 list per thousand entries and at most 100 gets.
 
 use futures::{Stream, StreamExt, TryStreamExt, stream};
+pub use leasehold_core::filter::Filter;
 use leasehold_core::{
     Entry, Error, IndexLocation, Kind, Minute, Reason, Result, ShardLen, Status, StoreTime, Task, TaskId,
     TaskIdPrefix, keys,
@@ -56,28 +57,6 @@ impl EntryChecks {
     }
 }
 
-/// Filter for a list of tasks.
-#[derive(Debug, Clone, Default)]
-pub struct Filter {
-    /// Only tasks in this status.
-    pub status: Option<Status>,
-    /// Only tasks of this type.
-    pub task_type: Option<String>,
-    /// Only tasks with all of these tags.
-    pub tags: BTreeMap<String, String>,
-}
-
-impl Filter {
-    /// True if a task matches. Tombstones of abandoned submits never do.
-    #[must_use]
-    pub fn matches(&self, task: &Task) -> bool {
-        self.status.is_none_or(|status| task.status() == status)
-            && self.task_type.as_ref().is_none_or(|wanted| task.task_type.as_str() == wanted)
-            && self.tags.iter().all(|(key, value)| task.tags.get(key) == Some(value))
-            && !task.is_tombstone()
-    }
-}
-
 /// A task as a list shows it, without its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedTask {
@@ -102,6 +81,9 @@ pub struct Stats {
     pub running: u64,
     /// Waiting time of the oldest due task in seconds, to the minute.
     pub oldest_due_secs: Option<u64>,
+    /// Final tasks by status, in a layout that counts them without reading each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished: Option<BTreeMap<Status, u64>>,
     /// Index entries whose task does not exist, because a submit was not finished. They are not counted as due.
     pub without_task: u64,
     /// Counts per shard, for shards that are not empty: due, scheduled, running.

@@ -35,7 +35,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::connect::{ObjectQueue, QueueMeta, parse_meta};
+use crate::connect::ObjectQueue;
+use crate::meta::{LayoutName, QueueMeta, parse_meta};
 
 /// Time limit of one attempt to read `queue.json` again: a renewal waits for it.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -269,6 +270,10 @@ impl ObjectQueue {
                 if meta.queue_id != self.meta.queue_id {
                     self.layout.is_replaced.store(true, Relaxed);
                     return Err(another_queue());
+                }
+                if meta.layout != LayoutName::Objects {
+                    let message = format!("this queue has layout {} now; connect again", meta.layout);
+                    return Err(Error::new(Kind::Corrupt, message));
                 }
                 LayoutSnapshot { meta: Arc::new(meta), version: object.version, requested_at }
             }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 pub use leasehold_core::lease::LEASE_TTL_MAX;
 use leasehold_core::lease::Take;
 use leasehold_core::{
-    Error, HexName, Holder, Kind, Lease, Now, Result, ShardRange, StoreTime, WorkerId, WriteId,
+    Error, HexName, Holder, Kind, Lease, Now, Result, ShardRange, StoreTime, WorkerId, WriteId, keys,
 };
 use leasehold_store::{
     Client, Decision, HostExt, List, Object, Purpose, PutOutcome, Version, When, update_from,
@@ -21,6 +21,7 @@ use serde_json::{Map, Value};
 use std::time::Duration;
 
 use crate::holders::LeaseInfo;
+use crate::journal::lease::raise_trusted_until;
 
 /// Time after which no store accepts a signed request any longer.
 const DELETE_LANDS_WITHIN: Duration = Duration::from_mins(30);
@@ -103,6 +104,11 @@ impl Leases {
         Self::new(client.clone(), Holder { worker_id: worker.clone(), instance, ttl })
     }
 
+    /// Client of the store.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// The holder.
     #[must_use]
     pub fn holder(&self) -> &Holder {
@@ -138,8 +144,7 @@ impl Leases {
         found: Option<Object>,
         corrupt: Option<(Version, StoreTime)>,
     ) -> Result<Taken> {
-        let updated = update_from(&self.client, Purpose::Lease, key, found, |found| {
-            let (now, write_id) = (self.client.known_now()?, self.client.write_id());
+        self.put_taken(key, found, |found, now, write_id| {
             let is_old = |object: &Object| {
                 let is_past = |stamp: StoreTime| now.is_past(stamp.plus(CORRUPT_AGE_MIN));
                 matches!(&corrupt, Some((version, stamp)) if *version == object.version && is_past(*stamp))
@@ -149,13 +154,39 @@ impl Leases {
                 (Err(_), Some(object)) if is_old(object) => {
                     tracing::warn!(key, "corrupt lease replaced");
                     let lease = Lease::replace_corrupt(&object.body, subject, &self.holder, now, write_id);
-                    return Ok(Decision::write(lease.write(), lease));
+                    return Ok(Take::Write(lease));
                 }
                 (Err(error), _) => return Err(error),
             };
+            Ok(Lease::take(held, subject, &self.holder, now, write_id))
+        })
+        .await
+    }
+
+    /// Takes the lease at `key` if `decide` says so, given the lease that was found. A corrupt one is an error.
+    pub(crate) async fn take_by(
+        &self,
+        key: &str,
+        decide: impl Fn(Option<Lease>, Now, WriteId) -> Result<Take>,
+    ) -> Result<Taken> {
+        let found = self.client.get(Purpose::Lease, key).await?;
+        self.put_taken(key, found, |found, now, write_id| {
+            decide(found.map(|object| Lease::read(key, &object.body)).transpose()?, now, write_id)
+        })
+        .await
+    }
+
+    async fn put_taken(
+        &self,
+        key: &str,
+        found: Option<Object>,
+        decide: impl Fn(Option<&Object>, Now, WriteId) -> Result<Take>,
+    ) -> Result<Taken> {
+        let updated = update_from(&self.client, Purpose::Lease, key, found, |found| {
+            let (now, write_id) = (self.client.known_now()?, self.client.write_id());
             // Only the holder changes a held lease, and that is this process once the take is confirmed: a take is
             // recognised by its own bytes alone.
-            Ok(match Lease::take(held, subject, &self.holder, now, write_id) {
+            Ok(match decide(found, now, write_id)? {
                 Take::Write(lease) => Decision::write(lease.write(), lease),
                 Take::Held(held) => Decision::Leave(held),
             })
@@ -173,6 +204,15 @@ impl Leases {
     /// Renews a lease. After an error the outcome is unknown: the lease is held until the last confirmed expiry.
     pub async fn renew(&self, held: &mut HeldLease) -> Result<Renewed> {
         self.replace(held, |lease, now, write_id| lease.renewed(self.holder.ttl, now, write_id)).await
+    }
+
+    /// Renews a lease and replaces the fields that describe its subject.
+    pub(crate) async fn renew_with(&self, held: &mut HeldLease, subject: Map<String, Value>) -> Result<Renewed> {
+        self.replace(held, |lease, now, write_id| Lease {
+            subject: subject.clone(),
+            ..lease.renewed(self.holder.ttl, now, write_id)
+        })
+        .await
     }
 
     /// Releases a lease, so that another process can take it at once. A lease that was lost is not changed.
@@ -285,6 +325,9 @@ pub async fn break_lease(
         }
         let mut next = lease.released(now, client.write_id());
         next.epoch = next.epoch.saturating_add(1);
+        if key == keys::JOURNAL_LEASE {
+            raise_trusted_until(&mut next, lease.expires_at);
+        }
         first = Some(lease.clone());
         Ok(Decision::write(next.write(), info(lease)))
     });

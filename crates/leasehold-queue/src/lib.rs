@@ -13,8 +13,10 @@
 //! | --- | --- |
 //! | [`front`] | what applications call, for every layout: submit, read, wait, cancel, retry, reschedule |
 //! | [`connect`] | open a queue; refuse clients whose settings disagree with it (promise P8) |
+//! | [`meta`] | `queue.json`: format, layout and number of shards of a queue |
 //! | `create` | create `queue.json`, or restore it after a loss; never overwrite the tasks of an existing queue |
 //! | [`layout`] | re-read `queue.json` periodically, and decide what a client may write |
+//! | [`journal`] | the second layout: one process writes the decisions for many tasks in one commit |
 //! | [`mod@submit`] | submit tasks: index entry first, then the task |
 //! | [`bell`] | notification object, so that idle workers need not list the index |
 //! | [`unique`] | idempotency keys: submit a task only once |
@@ -45,8 +47,10 @@ pub mod front;
 pub mod holders;
 pub mod inbox;
 pub mod inspect;
+pub mod journal;
 pub mod layout;
 pub mod lease;
+pub mod meta;
 pub mod migrate;
 mod objects;
 mod peer_leases;
@@ -63,13 +67,15 @@ pub mod update;
 
 pub use bell::{Bell, BellChange};
 pub use claim::{ClaimOutcome, Claimed, Settlement, Unclaimed};
-pub use connect::{ObjectQueue, Place, QueueConfig, QueueMeta};
+pub use connect::{ObjectQueue, Place, QueueConfig};
 pub use discover::IndexHit;
 pub use front::{Queue, QueueLayout, Submit, Submitted};
 pub use holders::{IdPurpose, LeaseInfo, LeaseState};
 pub use inbox::{DirectDispatch, Selection};
 pub use inspect::{Filter, ListedTask, Stats};
+pub use journal::JournalQueue;
 pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, read_lease};
+pub use meta::{LayoutName, QueueMeta};
 pub use migrate::{MigrateOptions, Migrated, MigrationPlan, Progress};
 pub use peer_leases::PeerLeaseCache;
 pub use quarantine::{Keep, Quarantined};

@@ -44,8 +44,9 @@ use serde::Serialize;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::connect::{ObjectQueue, QueueMeta};
+use crate::connect::ObjectQueue;
 use crate::layout::{LayoutSnapshot, Migrating, MigrationPhase, PreviousLayout};
+use crate::meta::QueueMeta;
 use moving::MoveRoute;
 
 /// Maximum number of steps. A migration has five; other processes may do some of them, or one more before.

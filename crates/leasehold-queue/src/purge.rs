@@ -8,48 +8,14 @@
 //! of idempotency records; deleting it is 1 more get and 1 delete.
 
 use futures::StreamExt;
-use leasehold_core::{Event, Kind, Now, Result, State, Status, Task};
+pub use leasehold_core::retention::{PURGE_GRACE, Purged, Retention};
+use leasehold_core::{Event, Kind, Result, State, Task};
 use leasehold_store::Purpose;
 use serde::Serialize;
-use std::time::Duration;
 
 use crate::connect::ObjectQueue;
 use crate::layout::Intent;
 use crate::tasks::{ChangeFrom, IndexUpdate, Transition};
-
-/// Minimum age of a new task before it is marked, and of a mark before the task is deleted.
-pub const PURGE_GRACE: Duration = Duration::from_hours(24);
-
-/// Tasks to remove.
-#[derive(Debug, Clone)]
-pub struct Retention {
-    /// Only tasks in one of these final states; empty means all of them.
-    pub statuses: Vec<Status>,
-    /// Only tasks that have been final for at least this time.
-    pub older_than: Duration,
-}
-
-impl Retention {
-    /// True if the task is in one of the statuses, and has been for long enough.
-    fn covers(&self, task: &Task, now: Now) -> bool {
-        let is_wanted = self.statuses.is_empty() || self.statuses.contains(&task.status());
-        let finished_at = task.state.finished_at();
-        is_wanted && finished_at.is_some_and(|at| now.is_past(at.plus(self.older_than)))
-    }
-}
-
-/// Outcome for one task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purged {
-    /// Kept.
-    Kept,
-    /// Kept although the retention covers it: it is within the grace period, and a later purge decides.
-    TooNew,
-    /// Marked, to be deleted after the grace period.
-    Marked,
-    /// Deleted.
-    Deleted,
-}
 
 /// Outcome for all tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

@@ -46,6 +46,8 @@ pub struct WorkerInfo {
     pub types: TaskTypes,
     /// Its slots. A source takes one before it claims a task.
     pub slots: Slots,
+    /// Lifetime of a claim without renewal.
+    pub lease: Duration,
     /// Polling intervals.
     pub polling: Polling,
     /// True to end when nothing is left to do.
@@ -106,6 +108,12 @@ pub trait ClaimedTask: fmt::Debug + Send {
     /// Ends the claim; the handler has stopped before. Returns the task, or none if the claim was lost. After an error
     /// it is tried again while the claim can be trusted.
     fn finish(&mut self, settlement: Settlement) -> BoxFuture<'_, Result<Option<Task>>>;
+
+    /// True if the slot is free for another task as soon as the handler has ended: the result is recorded together with
+    /// those of other tasks, and the next claim with it.
+    fn frees_slot_before_finish(&self) -> bool {
+        false
+    }
 
     /// Keeps the result of a run whose claim was lost, if the layout has a place for it.
     fn keep_late_result(&mut self, _settlement: Settlement) -> BoxFuture<'_, ()> {

@@ -9,8 +9,8 @@
 //! get, 2 puts and 1 delete.
 
 use bytes::Bytes;
-use leasehold_core::limits::PLAN_AHEAD_MAX;
 use leasehold_core::oversize::corrupt_reason;
+pub use leasehold_core::unique::{LIFETIME, LIFETIME_MIN, Scope, UniqueKey};
 use leasehold_core::{
     Error, HexName, Kind, NewTask, Now, Reason, Result, Status, StoreTime, Task, TaskId, TaskType, keys,
     record,
@@ -26,56 +26,8 @@ use crate::layout::Intent;
 
 /// Newest format that this program reads and writes.
 const FORMAT: u32 = 1;
-/// Minimum lifetime of a key: below an hour a slow producer could outlive it.
-pub const LIFETIME_MIN: Duration = Duration::from_hours(1);
-/// Default lifetime of a key.
-pub const LIFETIME: Duration = Duration::from_hours(24);
 /// Time for which a record marked for removal is not overwritten: its one delete may not have been applied yet.
 pub const MARK_GRACE: Duration = Duration::from_mins(30);
-
-/// A key under which a task is submitted only once.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UniqueKey {
-    /// The key itself.
-    pub key: String,
-    /// Tasks among which it is unique.
-    pub scope: Scope,
-    /// Time for which it is unique.
-    pub lifetime: Duration,
-    /// Retries the existing task if it has failed or expired. A cancelled task stays cancelled.
-    pub retry_failed: bool,
-}
-
-/// Scope in which a key is unique.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Scope {
-    /// All tasks of the queue.
-    #[default]
-    Queue,
-    /// The tasks of one type.
-    TaskType,
-}
-
-impl UniqueKey {
-    /// A key that is unique in the whole queue for a day.
-    pub fn new(key: impl Into<String>) -> Self {
-        Self { key: key.into(), scope: Scope::Queue, lifetime: LIFETIME, retry_failed: false }
-    }
-
-    fn hash(&self, task_type: &TaskType) -> String {
-        let scope = match self.scope {
-            Scope::Queue => String::new(),
-            Scope::TaskType => task_type.to_string(),
-        };
-        blake3::hash(format!("{scope}\n{}", self.key).as_bytes()).to_hex().to_string()
-    }
-}
-
-impl<T: Into<String>> From<T> for UniqueKey {
-    fn from(key: T) -> Self {
-        Self::new(key)
-    }
-}
 
 /// The stored record of a key.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -120,19 +72,8 @@ impl ObjectQueue {
         fresh: TaskId,
         new_task: &NewTask,
     ) -> Result<Reserved> {
-        if key.lifetime < LIFETIME_MIN {
-            return Err(Error::invalid(format!(
-                "key lifetime must be at least 1 hour, got {:?}",
-                key.lifetime
-            )));
-        }
-        if key.lifetime > PLAN_AHEAD_MAX {
-            return Err(Error::invalid(format!(
-                "key lifetime must be at most 10 years, got {:?}",
-                key.lifetime
-            )));
-        }
-        let path = keys::unique(&key.hash(&new_task.task_type));
+        key.check()?;
+        let path = keys::unique(&key.hash(&new_task.task_type).to_hex());
         let input = canonical(&new_task.input).to_string();
         let record = KeyRecord {
             format: FORMAT,
@@ -261,7 +202,7 @@ impl ObjectQueue {
         let mut latest = None;
         for scope in [Scope::Queue, Scope::TaskType] {
             let key = UniqueKey { scope, ..UniqueKey::new(key.clone()) };
-            let path = keys::unique(&key.hash(&task.task_type));
+            let path = keys::unique(&key.hash(&task.task_type).to_hex());
             let Some(object) = self.client.get(Purpose::Sweep, &path).await? else { continue };
             let record = parsed(&path, &object.body)?;
             if record.task_id == task.id {

@@ -42,7 +42,7 @@ use crate::health::{Health, REPORT_AFTER, RequestClass};
 use crate::host::{Host, HostExt, Instant};
 use crate::ledger::{Ledger, LedgerLine, Outcome, Purpose, Verb};
 use crate::mutant::breaks;
-use crate::store::{Cause, Failure, Get, List, Object, Page, PutAnswer, Store, Version, When};
+use crate::store::{Cause, Failure, Get, List, LocalFolder, Object, Page, PutAnswer, Store, Version, When};
 
 /// Store with request counts, a retry budget and the rule for lost answers. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -123,6 +123,12 @@ impl Client {
     #[must_use]
     pub fn describe(&self) -> String {
         self.store.describe()
+    }
+
+    /// Folder on a disk of this host that has the objects; none for every other store.
+    #[must_use]
+    pub fn local_folder(&self) -> Option<LocalFolder> {
+        self.store.local_folder()
     }
 
     /// Current store time, from the dates of ordinary answers; none before the first answer.

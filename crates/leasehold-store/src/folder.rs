@@ -52,10 +52,12 @@ use crate::clock::Clock;
 use crate::host::Host;
 use crate::open::OpenMode;
 use crate::store::{
-    Answer, Cause, Failure, Get, List, Page, PartId, PutAnswer, Ranged, Store, UploadId, Version, When,
+    Answer, Cause, Failure, Get, List, LocalFolder, Page, PartId, PutAnswer, Ranged, Store, UploadId, Version, When,
 };
 use files::Files;
+pub(crate) use files::{is_missing, read_only_error};
 pub use permissions::FolderAccess;
+pub(crate) use permissions::open_regular;
 
 /// Point at which a write counts as done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -104,13 +106,14 @@ pub struct FolderOptions {
 /// Objects as files in a folder.
 pub struct FolderStore {
     files: Arc<Files>,
+    options: FolderOptions,
 }
 
 impl FolderStore {
     /// Opens a folder, and creates it in [`OpenMode::Create`]. Writers remove temporary files of crashed processes. For
     /// reading, read permission is enough, and a missing folder reads as empty.
     pub fn open(root: impl AsRef<Path>, options: FolderOptions, host: &Arc<dyn Host>) -> Result<Self> {
-        Ok(Self { files: Arc::new(Files::open(root.as_ref(), options, host)?) })
+        Ok(Self { files: Arc::new(Files::open(root.as_ref(), options, host)?), options })
     }
 
     /// Runs file system calls on a thread that may block.
@@ -212,6 +215,11 @@ impl Store for FolderStore {
     fn describe(&self) -> String {
         format!("folder {}", self.files.root.display())
     }
+
+    fn local_folder(&self) -> Option<LocalFolder> {
+        let is_local = self.files.time() == FolderTime::Host;
+        is_local.then(|| LocalFolder { root: self.files.root.clone(), options: self.options })
+    }
 }
 
 /// Cause of a failed request.
@@ -254,7 +262,7 @@ impl FolderError {
 
 /// Classifies a failed system call. It may still have been carried out in part: only a read-back can tell. A full disk
 /// is definite: after the rename only calls whose errors have no kind of their own are left.
-fn failure(root: &Path, error: io::Error) -> Failure {
+pub(crate) fn failure(root: &Path, error: io::Error) -> Failure {
     use io::ErrorKind::{
         FileTooLarge, InvalidData, InvalidInput, NotADirectory, PermissionDenied, QuotaExceeded,
         ReadOnlyFilesystem, StorageFull, WouldBlock,

@@ -32,11 +32,31 @@ pub trait Host: fmt::Debug + Send + Sync + 'static {
     /// Runs a future on a thread of its own, which no other work can block.
     fn spawn_thread(&self, name: &str, work: BoxFuture<'static, ()>) -> Running;
 
+    /// This process and its machine, for messages to people. Two processes may have equal values.
+    fn process(&self) -> HostProcess {
+        HostProcess { host: "localhost".into(), pid: 0 }
+    }
+
     /// Runs blocking or long computing work on another thread. It continues if the future is dropped. A host with only
     /// one thread runs it at once.
     fn block(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
         work();
         Box::pin(futures::future::ready(()))
+    }
+}
+
+/// Process on a machine, as people look for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostProcess {
+    /// Name of the machine.
+    pub host: String,
+    /// Process id.
+    pub pid: u32,
+}
+
+impl fmt::Display for HostProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} on host {}", self.pid, self.host)
     }
 }
 
@@ -225,6 +245,11 @@ impl Host for SystemHost {
             return Running::new(futures::future::ready(End::Panicked(error.to_string())).boxed(), || ());
         }
         Running::new(receiver.map(|end| end.unwrap_or(End::Stopped)).boxed(), move || drop(stop))
+    }
+
+    fn process(&self) -> HostProcess {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        HostProcess { host, pid: std::process::id() }
     }
 
     fn block(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {

@@ -46,6 +46,8 @@ pub enum Purpose {
     Sync,
     /// Transferring artifacts and their pieces.
     Fetch,
+    /// Reading and writing a journal.
+    Journal,
     /// Operator commands: inspection, probes, migrations.
     Admin,
 }
@@ -71,7 +73,7 @@ pub enum Outcome {
 }
 
 const VERBS: [Verb; 5] = [Verb::Put, Verb::Get, Verb::List, Verb::Delete, Verb::Head];
-const PURPOSES: [Purpose; 10] = [
+const PURPOSES: [Purpose; 11] = [
     Purpose::Submit,
     Purpose::Discover,
     Purpose::Claim,
@@ -81,6 +83,7 @@ const PURPOSES: [Purpose; 10] = [
     Purpose::Sweep,
     Purpose::Sync,
     Purpose::Fetch,
+    Purpose::Journal,
     Purpose::Admin,
 ];
 const OUTCOMES: [Outcome; 7] = [
@@ -122,6 +125,7 @@ impl Purpose {
             Self::Sweep => "sweep",
             Self::Sync => "sync",
             Self::Fetch => "fetch",
+            Self::Journal => "journal",
             Self::Admin => "admin",
         }
     }

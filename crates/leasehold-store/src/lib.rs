@@ -9,6 +9,7 @@
 //! | [`ledger`], [`price`] | counts and prices of requests |
 //! | [`health`] | availability of the store, and the log messages about it |
 //! | [`host`] | local clocks, timers and randomness, passed in so that a simulator can replay them |
+//! | [`log`] | log of a journal, in a bucket or in a folder |
 //! | [`memory`], [`folder`], [`object`] | the stores |
 //! | [`delegating`] | store that wraps another and overrides some requests |
 //! | [`mutant`] | rules that a test may break (feature `mutants`) |
@@ -24,6 +25,7 @@ pub mod folder;
 pub mod health;
 pub mod host;
 pub mod ledger;
+pub mod log;
 pub mod memory;
 pub mod mutant;
 pub mod object;
@@ -44,13 +46,17 @@ pub use folder::{Durability, FolderAccess, FolderOptions, FolderStore, FolderTim
 pub use health::{Health, Outage};
 pub use host::{Host, HostExt, SystemHost};
 pub use ledger::{Ledger, Purpose, Snapshot, Verb};
+pub use log::{
+    CommitOutcome, FencedLog, FolderLogDirectory, Followed, HeldLock, Log, LogDirectory, LogFile, LogHolder,
+    LogReader, LogTrimmer, LogWriter, TakeOver,
+};
 pub use memory::MemoryStore;
 pub use object::{AccessKey, BucketAddress, BucketStore};
 pub use open::{OpenMode, OpenOptions, open};
 pub use price::Prices;
 pub use probe::probe;
 pub use store::{
-    Cause, Cursor, Failure, Get, List, ListEntry, Object, Page, PartId, PutAnswer, Ranged, Store, UploadId,
+    Cause, Cursor, Failure, Get, List, ListEntry, LocalFolder, Object, Page, PartId, PutAnswer, Ranged, Store, UploadId,
     Version, When,
 };
 pub use update::{Decision, Updated, update, update_from};

@@ -10,9 +10,11 @@ use futures::future::BoxFuture;
 use leasehold_core::{Error, Kind, StoreTime};
 use std::fmt;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::clock::Clock;
+use crate::folder::FolderOptions;
 
 /// Object store with conditional writes.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
@@ -76,11 +78,26 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Name of the store for messages, without secrets.
     fn describe(&self) -> String;
 
+    /// Folder on a disk of this host that has the objects, in which a journal keeps its log as files; none for every other
+    /// store, and for a folder that hosts share.
+    fn local_folder(&self) -> Option<LocalFolder> {
+        None
+    }
+
     /// Returns a handle to the same store for another runtime, without shared connections that a busy runtime could
     /// block; none if it shares nothing anyway.
     fn detached(&self) -> Option<Arc<dyn Store>> {
         None
     }
+}
+
+/// Folder on a disk of this host.
+#[derive(Debug, Clone)]
+pub struct LocalFolder {
+    /// Its path.
+    pub root: PathBuf,
+    /// Options with which it was opened.
+    pub options: FolderOptions,
 }
 
 /// Pending answer.

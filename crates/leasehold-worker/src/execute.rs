@@ -6,7 +6,7 @@
 use futures::future::{Either, select};
 use leasehold_core::{Kind, Task};
 use leasehold_queue::Settlement;
-use leasehold_queue::source::{ClaimedTask, TaskInSlot};
+use leasehold_queue::source::{ClaimedTask, Slot, TaskInSlot};
 use std::time::Duration;
 use tracing::Instrument;
 
@@ -21,17 +21,18 @@ impl Engine {
     /// Runs a claimed task to its end, and frees its slot.
     pub(crate) async fn execute(&self, TaskInSlot { task, slot }: TaskInSlot) {
         let span = self.runner.span(task.task());
-        self.run_and_settle(task).instrument(span).await;
-        drop(slot);
+        self.run_and_settle(task, slot).instrument(span).await;
     }
 
-    async fn run_and_settle(&self, claimed: Box<dyn ClaimedTask>) {
+    async fn run_and_settle(&self, claimed: Box<dyn ClaimedTask>, slot: Slot) {
         if claimed.time_left().is_none() {
             // The answer came so late that the claim has expired: another worker recovers the task.
             tracing::warn!("claim expired before it was confirmed");
             return self.runner.count(None);
         }
         tracing::info!("task claimed");
+        let mut slot = Some(slot);
+        let frees_slot = claimed.frees_slot_before_finish();
         let (task, active) = (claimed.task().clone(), ActiveClaim::new(claimed));
         // The renewer receives claims until this engine is dropped.
         let _ = self.renewals.send(active.clone());
@@ -43,6 +44,9 @@ impl Engine {
                 run.await
             }
         };
+        if frees_slot {
+            slot.take();
+        }
         let settled = match end {
             Some(settlement) => self.settle(&active, settlement).await,
             None => None,

@@ -222,6 +222,7 @@ impl Worker {
             id: self.runner.id.clone(),
             types: self.runner.handlers.types(),
             slots: slots.clone(),
+            lease: options.lease,
             polling: options.polling,
             until_empty: options.until_empty,
         };

@@ -4,7 +4,7 @@ use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_core::{Kind, Result, State, Status, StoreTime, Task, TaskId};
 use leasehold_queue::inspect::READS_AT_ONCE;
-use leasehold_queue::{Filter, ListedTask, Queue};
+use leasehold_queue::{Filter, ListedTask, ObjectQueue, Queue};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -153,7 +153,7 @@ impl TopTasks {
     }
 }
 
-/// Reads the tasks, most recently written first. A task was created and updated no later than its modification time, so
+/// Reads the tasks; in the object layout most recently written first. A task was created and updated no later than its modification time, so
 /// reading stops as soon as no other task can belong to the result.
 async fn sorted(
     queue: &Queue,
@@ -163,10 +163,16 @@ async fn sorted(
     note: &impl Fn(&str),
     count: impl Fn(),
 ) -> Result<TopTasks> {
+    let mut top = TopTasks { sort, limit, tasks: BTreeMap::new(), are_more: false };
+    if queue.objects().is_err() {
+        // Other layouts list whole tasks.
+        let add = |task: &Task| top.add(task.clone());
+        list_in_store_order(queue, filter, usize::MAX, add, note, count).await?;
+        return Ok(top);
+    }
     let listed = most_recently_written(queue, note).await?;
     let reads = stream::iter(listed).map(|one| async move { (one.modified, queue.read_listed(&one).await) });
     let mut reads = std::pin::pin!(reads.buffered(READS_AT_ONCE));
-    let mut top = TopTasks { sort, limit, tasks: BTreeMap::new(), are_more: false };
     while let Some((modified, read)) = reads.next().await {
         if top.excludes(modified) {
             break;

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::cut::PieceCut;
 use super::map::PieceMap;
-use super::random::SplitMix64;
+use crate::random::SplitMix64;
 
 /// Order in which pieces are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use std::fmt::Write;
 
-fn later(secs: u64) -> StepContext {
+pub(crate) fn later(secs: u64) -> StepContext {
     context_at(Now::exactly(now().earliest.plus(Duration::from_secs(secs))))
 }
 
@@ -33,7 +33,7 @@ fn fail_offline(number: u128, retryable: bool) -> Event {
 }
 
 /// Every event, by the holder of claim 1, by claim 2, which is not in the store, or by any actor.
-fn events() -> Vec<Event> {
+pub(crate) fn events() -> Vec<Event> {
     let lease_id = lease(1);
     let at = now().earliest.plus(Duration::from_mins(90));
     vec![
@@ -81,7 +81,7 @@ fn a_task_keeps_the_bound_of_attempts_that_applied() {
 }
 
 /// One task for each state with different decisions.
-fn tasks() -> Vec<(&'static str, Task)> {
+pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
     let soon = now().earliest.plus(Duration::from_secs(30));
     let context = context_at(now());
     let fail = |retryable| Event::Fail { lease_id: lease(1), error: "oh".into(), retryable, after: None };

@@ -2,9 +2,8 @@
 
 use futures::future::BoxFuture;
 use leasehold_core::new_task::Start;
-use leasehold_core::{
-    ArtifactId, Error, Name, NewTask, Priority, Result, RetryPolicy, Status, StoreTime, TaskId,
-};
+pub use leasehold_core::new_task::Submitted;
+use leasehold_core::{ArtifactId, Error, Name, NewTask, Priority, Result, RetryPolicy, StoreTime};
 use serde::Serialize;
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -13,29 +12,8 @@ use tracing::Instrument;
 use super::QueueLayout;
 use crate::unique::UniqueKey;
 
-/// Number of concurrent submits of [`Queue::submit_many`](crate::Queue::submit_many).
+/// Default number of concurrent submits of [`Queue::submit_many`](crate::Queue::submit_many).
 pub const SUBMITS_AT_ONCE: usize = 32;
-
-/// Result of a submit.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Submitted {
-    /// Id of the task.
-    pub id: TaskId,
-    /// False if a task with this idempotency key existed already.
-    pub is_new: bool,
-    /// Status of the existing task.
-    pub existing: Option<Status>,
-    /// True if the existing task was retried ([`UniqueKey::retry_failed`]).
-    pub is_retried: bool,
-}
-
-impl Submitted {
-    /// Result for a task that is new, or that existed already.
-    #[must_use]
-    pub fn new(id: TaskId, is_new: bool) -> Self {
-        Self { id, is_new, existing: None, is_retried: false }
-    }
-}
 
 /// A task to be submitted: set its options, then await it.
 #[derive(Debug)]

@@ -14,6 +14,7 @@ use super::{QueueLayout, Submitted};
 use crate::check::Checked;
 use crate::connect::ObjectQueue;
 use crate::inspect::{Filter, ListedTask, Stats, unknown_task};
+use crate::meta::QueueMeta;
 use crate::purge::{Purged, PurgedAll, Retention};
 use crate::tasks::{ChangeFrom, IndexUpdate, TaskSnapshot, Transition};
 use crate::unique::UniqueKey;
@@ -33,6 +34,10 @@ impl QueueLayout for ObjectQueue {
 
     fn objects(&self) -> Result<&ObjectQueue> {
         Ok(self)
+    }
+
+    fn meta(&self) -> Option<&QueueMeta> {
+        Some(self.meta())
     }
 
     fn client(&self) -> Result<&Client> {

@@ -1,7 +1,7 @@
 //! Opening a queue, and being refused (promise P8).
 
 use leasehold_core::{Kind, Reason};
-use leasehold_queue::{ObjectQueue, Queue, QueueConfig};
+use leasehold_queue::{LayoutName, ObjectQueue, Queue, QueueConfig};
 use leasehold_store::{Client, MemoryStore, OpenMode, Store, Verb};
 use serde_json::json;
 use std::sync::Arc;
@@ -47,16 +47,16 @@ async fn a_description_that_cannot_be_used_is_refused_and_kept() {
     newer["shard_prefix_len"] = json!("many");
     let mut wide = good.clone();
     wide["shard_prefix_len"] = json!(9);
-    let mut journal = good.clone();
-    journal["layout"] = json!("journal");
+    let mut unknown = good.clone();
+    unknown["layout"] = json!("columns");
     for (body, word) in [
         ("{".to_owned(), "failed to read queue.json"),
         ("null".to_owned(), "failed to read queue.json"),
         (newer.to_string(), "format 2 is not supported, only up to 1; use a newer version of this program"),
         (wide.to_string(), "failed to read queue.json"),
         (
-            journal.to_string(),
-            "layout `journal` is not supported, only `objects`; use a newer version of this program",
+            unknown.to_string(),
+            "layout `columns` is not supported, only `objects` and `journal`; use a newer version of this program",
         ),
     ] {
         world.overwrite("queue.json", body.clone()).await;
@@ -67,6 +67,26 @@ async fn a_description_that_cannot_be_used_is_refused_and_kept() {
             leasehold_store::Store::get(&*world.store, "queue.json", None).await.unwrap().found().unwrap();
         assert_eq!(kept.body, body);
     }
+}
+
+#[tokio::test]
+async fn a_queue_is_created_with_the_layout_that_is_wanted_and_keeps_it() {
+    let world = World::new().await;
+    let open = |store: &Arc<MemoryStore>, layout| {
+        let config = QueueConfig { layout, ..QueueConfig::default() };
+        Queue::with_config(client(&world, store.clone()), config)
+    };
+    let store = Arc::new(MemoryStore::new(&(Arc::new(world.host.clone()) as _)));
+    open(&store, Some(LayoutName::Journal)).await.unwrap();
+    assert_eq!(audit::value(&store, "queue.json").await.unwrap()["layout"], json!("journal"));
+    let any = open(&store, None).await.unwrap();
+    assert_eq!(any.objects().unwrap_err().kind(), Kind::Invalid);
+    let error = open(&store, Some(LayoutName::Objects)).await.unwrap_err();
+    assert_eq!(error.to_string(), "layout objects is required, but this queue has layout journal");
+    let error = ObjectQueue::connect(client(&world, store.clone())).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid);
+    assert_eq!(audit::value(&world.store, "queue.json").await.unwrap().get("layout"), None, "the default");
+    assert!(open(&world.store, None).await.unwrap().objects().is_ok());
 }
 
 #[tokio::test]
@@ -233,10 +253,12 @@ async fn the_front_opens_the_layout_that_is_named() {
     assert_eq!(queue.objects().unwrap().meta().queue_id, world.queue.meta().queue_id);
     let id = queue.submit("work", 1).await.unwrap().id;
     assert_eq!(queue.get(&id).await.unwrap(), world.queue.get(&id).await.unwrap());
-    // A client that is connected starts nothing by a layout that it does not know.
-    named["layout"] = json!("journal");
-    world.overwrite("queue.json", named.to_string()).await;
-    world.advance(mins(2));
-    assert_eq!(queue.submit("work", 2).await.unwrap_err().kind(), Kind::Corrupt);
+    // A client that is connected starts nothing by another layout.
+    for layout in ["journal", "columns"] {
+        named["layout"] = json!(layout);
+        world.overwrite("queue.json", named.to_string()).await;
+        world.advance(mins(2));
+        assert_eq!(queue.submit("work", 2).await.unwrap_err().kind(), Kind::Corrupt);
+    }
     assert_eq!(Queue::connect(client()).await.unwrap_err().kind(), Kind::Corrupt);
 }

@@ -53,6 +53,14 @@ enum Kind {
 }
 
 impl FolderClock {
+    /// Source of the time.
+    pub(super) fn time(&self) -> FolderTime {
+        match self.kind {
+            Kind::Host { .. } => FolderTime::Host,
+            Kind::Mount { .. } => FolderTime::Mount,
+        }
+    }
+
     pub(super) fn open(
         own: &Path,
         time: Option<FolderTime>,

@@ -17,7 +17,7 @@ use super::permissions::open_regular;
 use super::sync::Directories;
 use super::temps::{Temp, Temps};
 use super::uploads::{self, FolderUploads};
-use super::{Durability, FolderError, FolderOptions, walk};
+use super::{Durability, FolderError, FolderOptions, FolderTime, walk};
 use crate::clock::Clock;
 use crate::host::{Host, Instant};
 use crate::open::OpenMode;
@@ -103,6 +103,10 @@ impl Files {
 
     pub(super) fn clock(&self) -> &Clock {
         self.clock.clock()
+    }
+
+    pub(super) fn time(&self) -> FolderTime {
+        self.clock.time()
     }
 
     pub(super) fn get(&self, key: &str, unless: Option<&Version>) -> io::Result<Get> {
@@ -339,7 +343,7 @@ fn opens_for_writing(root: &Path, mode: OpenMode) -> io::Result<bool> {
 }
 
 /// Error of a write to a folder that was opened read-only.
-pub(super) fn read_only_error() -> io::Error {
+pub(crate) fn read_only_error() -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, "the folder was opened read-only")
 }
 
@@ -365,7 +369,7 @@ fn version(body: &[u8]) -> Version {
     Version::new(&blake3::hash(body).to_hex()[..32])
 }
 
-fn is_missing(error: &io::Error) -> bool {
+pub(crate) fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::IsADirectory | ErrorKind::NotADirectory)
 }
 

@@ -52,7 +52,7 @@ impl FolderAccess {
     }
 
     /// Creates a file, or empties an existing one.
-    pub(super) fn create(self, path: &Path) -> io::Result<File> {
+    pub(crate) fn create(self, path: &Path) -> io::Result<File> {
         self.open(File::options().create(true).write(true).truncate(true), path)
     }
 
@@ -110,7 +110,7 @@ impl FolderAccess {
 
     /// Creates a directory of the store itself. One of this user without its permissions gets them now, such as after a
     /// command without the setting for a group.
-    pub(super) fn create_own_dir(self, path: &Path, host: &dyn Host) -> io::Result<()> {
+    pub(crate) fn create_own_dir(self, path: &Path, host: &dyn Host) -> io::Result<()> {
         self.create_dir_all(path, host)?;
         let found = fs::metadata(path)?;
         let is_ours = found.uid() == rustix::process::geteuid().as_raw();
@@ -121,7 +121,7 @@ impl FolderAccess {
     }
 
     /// Opens a file; one of this user gets the permissions of the setting.
-    pub(super) fn open(self, options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    pub(crate) fn open(self, options: &mut OpenOptions, path: &Path) -> io::Result<File> {
         match self {
             Self::Private => open_regular(options.mode(0o600), path),
             Self::Group => {
@@ -140,7 +140,7 @@ impl FolderAccess {
 }
 
 /// Opens a regular file of the folder. Never follows a symbolic link or blocks on a FIFO.
-pub(super) fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+pub(crate) fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     match options.custom_flags(NO_FOLLOW).open(path) {
         Ok(file) => {
             let kind = file.metadata()?.file_type();

@@ -18,7 +18,7 @@ mod small;
 
 use super::history::{COMMITS_MAX, CommitHistory};
 use crate::model::RequestFate;
-use small::{Commit, CommitKind, JournalLease};
+use small::{CommitKind, JournalLease, ModelCommit};
 use stateright::{Model, Property};
 
 /// Rule of the journal in a bucket; each can be left out.
@@ -124,7 +124,7 @@ struct Broker {
     /// Commits that were replayed or confirmed.
     state: CommitHistory,
     /// Commit that was sent and is not confirmed; a second one only if rule B6 is left out.
-    pending: [Option<Commit>; 2],
+    pending: [Option<ModelCommit>; 2],
     /// Lease with a new snapshot that was sent and is not confirmed.
     snapshot: Option<JournalLease>,
 }
@@ -369,7 +369,7 @@ impl Model for BucketModel {
             Property::sometimes(
                 "commits of two brokers are acknowledged, and slots deleted",
                 |_, world: &BucketWorld| {
-                    let commits = world.acknowledged.commits().map(Commit::from_byte);
+                    let commits = world.acknowledged.commits().map(ModelCommit::from_byte);
                     let epochs =
                         commits.filter(|commit| commit.kind != CommitKind::Fence).map(|commit| commit.epoch);
                     world.deleted.contains(&true) && epochs.clone().min() != epochs.max()

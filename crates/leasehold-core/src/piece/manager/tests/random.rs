@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::piece::random::SplitMix64;
+use crate::random::SplitMix64;
 
 const STEPS: usize = 10_000;
 const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "bucket"];

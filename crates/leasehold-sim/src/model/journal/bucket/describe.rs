@@ -1,6 +1,6 @@
 //! The steps of a counterexample in words.
 
-use super::small::{Commit, CommitKind, JournalLease};
+use super::small::{CommitKind, JournalLease, ModelCommit};
 use super::{
     Broker, BucketAction, BucketModel, BucketRule, BucketWorld, CommitHistory, MailObject, Phase, Request,
 };
@@ -73,7 +73,11 @@ impl BucketModel {
             outcome(fate)
         } else if world.log[slot].is_empty() {
             " and acknowledges it"
-        } else if world.log[slot].last().map(Commit::from_byte).is_some_and(|found| is_newer(found, broker)) {
+        } else if world.log[slot]
+            .last()
+            .map(ModelCommit::from_byte)
+            .is_some_and(|found| is_newer(found, broker))
+        {
             ": refused, finds a newer epoch and stops"
         } else {
             ": refused, and reads the slot"
@@ -82,19 +86,19 @@ impl BucketModel {
     }
 }
 
-fn is_newer(found: Commit, broker: &Broker) -> bool {
+fn is_newer(found: ModelCommit, broker: &Broker) -> bool {
     broker.lease.is_some_and(|lease| found.epoch > lease.epoch)
 }
 
 fn describe_replay(world: &BucketWorld, me: usize, fate: RequestFate) -> String {
     let slot = world.brokers[me].state.len();
     let (name, number) = (name(me), slot + 1);
-    match world.log[slot].last().map(Commit::from_byte) {
+    match world.log[slot].last().map(ModelCommit::from_byte) {
         None => format!("{name} puts a fence in slot {number}{}", outcome(fate)),
-        Some(Commit { epoch, kind: CommitKind::Fence }) => {
+        Some(ModelCommit { epoch, kind: CommitKind::Fence }) => {
             format!("{name} reads slot {number}: a fence of epoch {epoch}")
         }
-        Some(Commit { epoch, .. }) => format!("{name} reads slot {number}: a commit of epoch {epoch}"),
+        Some(ModelCommit { epoch, .. }) => format!("{name} reads slot {number}: a commit of epoch {epoch}"),
     }
 }
 
@@ -110,7 +114,7 @@ fn describe_request(world: &BucketWorld, request: Request) -> String {
 }
 
 fn describe_slot(content: CommitHistory) -> String {
-    let kind = content.last().map(|byte| Commit::from_byte(byte).kind);
+    let kind = content.last().map(|byte| ModelCommit::from_byte(byte).kind);
     let what = if kind == Some(CommitKind::Fence) { "the fence" } else { "the commit" };
     format!("{what} in slot {}", content.len())
 }

@@ -1,6 +1,6 @@
 //! The steps that are possible in a state.
 
-use super::small::{self, Commit, CommitKind};
+use super::small::{self, CommitKind, ModelCommit};
 use super::{
     Broker, BucketAction, BucketModel, BucketRule, BucketWorld, Client, MailObject, Phase, RequestFate,
 };
@@ -73,7 +73,7 @@ impl BucketModel {
         }
         for (slot, commit) in broker.state.commits().enumerate().take(floor) {
             let may_go =
-                !self.has(BucketRule::FencesStay) || Commit::from_byte(commit).kind != CommitKind::Fence;
+                !self.has(BucketRule::FencesStay) || ModelCommit::from_byte(commit).kind != CommitKind::Fence;
             if may_go && !world.log[slot].is_empty() {
                 actions.push(BucketAction::Delete(me, slot));
             }
@@ -95,7 +95,7 @@ impl BucketModel {
             MailObject::TooLate => !self.has(BucketRule::MailInTime),
         };
         let epoch = broker.lease.map_or(0, |lease| lease.epoch);
-        let is_known = broker.state.commits().map(Commit::from_byte).any(|commit| {
+        let is_known = broker.state.commits().map(ModelCommit::from_byte).any(|commit| {
             // Without the rule a broker still remembers what it has applied itself.
             commit.kind == CommitKind::Mail && (self.has(BucketRule::MailIsTask) || commit.epoch == epoch)
         });

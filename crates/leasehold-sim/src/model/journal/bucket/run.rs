@@ -1,6 +1,6 @@
 //! The steps of brokers, clients and the store.
 
-use super::small::{Commit, CommitKind, JournalLease};
+use super::small::{CommitKind, JournalLease, ModelCommit};
 use super::{
     Broker, BucketAction, BucketModel, BucketRule, BucketWorld, Client, CommitHistory, MailObject, Phase,
     Request, RequestFate,
@@ -112,7 +112,7 @@ impl BucketModel {
     fn replay(&self, world: &mut BucketWorld, me: usize, fate: RequestFate) {
         let broker = world.brokers[me];
         let epoch = broker.lease.map_or(0, |lease| lease.epoch);
-        let fence = broker.state.with(Commit { epoch, kind: CommitKind::Fence }.byte());
+        let fence = broker.state.with(ModelCommit { epoch, kind: CommitKind::Fence }.byte());
         let found = world.log[broker.state.len()];
         if found.is_empty() {
             if self.send(world, Request::Slot(fence), fate) {
@@ -120,7 +120,7 @@ impl BucketModel {
             }
             return;
         }
-        let by = found.last().map_or(0, |byte| Commit::from_byte(byte).epoch);
+        let by = found.last().map_or(0, |byte| ModelCommit::from_byte(byte).epoch);
         if found == fence {
             self.fenced(&mut world.brokers[me], fence);
         } else if by >= epoch || !found.starts_with(broker.state) {
@@ -152,8 +152,8 @@ impl BucketModel {
         let before = before.fold(broker.state, |history, commit| history.with(commit.byte()));
         let commit = match broker.pending[place] {
             Some(sent) if self.has(BucketRule::SameBytes) || !world.log[before.len()].is_empty() => sent,
-            Some(sent) => Commit { kind: CommitKind::OtherBytes, ..sent },
-            None => Commit { epoch, kind: if of_mail { CommitKind::Mail } else { CommitKind::Plain } },
+            Some(sent) => ModelCommit { kind: CommitKind::OtherBytes, ..sent },
+            None => ModelCommit { epoch, kind: if of_mail { CommitKind::Mail } else { CommitKind::Plain } },
         };
         let content = before.with(commit.byte());
         world.brokers[me].pending[place] = Some(commit);
@@ -166,7 +166,7 @@ impl BucketModel {
             broker.state = content;
             broker.pending = if place == 0 { [broker.pending[1], None] } else { [None; 2] };
         } else if fate == RequestFate::Answered {
-            let by = found.last().map_or(0, |byte| Commit::from_byte(byte).epoch);
+            let by = found.last().map_or(0, |byte| ModelCommit::from_byte(byte).epoch);
             self.stop(world, me, by <= epoch);
         }
     }

@@ -68,12 +68,12 @@ pub(super) enum CommitKind {
 
 /// One commit. Its slot and its epoch identify it, since a broker sends one commit per slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Commit {
+pub(super) struct ModelCommit {
     pub(super) epoch: u8,
     pub(super) kind: CommitKind,
 }
 
-impl Commit {
+impl ModelCommit {
     pub(super) fn byte(self) -> u8 {
         self.epoch << 2 | self.kind as u8
     }
@@ -87,5 +87,5 @@ impl Commit {
 
 /// Number of commits that apply the mail.
 pub(super) fn mails(history: CommitHistory) -> usize {
-    history.commits().filter(|byte| Commit::from_byte(*byte).kind == CommitKind::Mail).count()
+    history.commits().filter(|byte| ModelCommit::from_byte(*byte).kind == CommitKind::Mail).count()
 }

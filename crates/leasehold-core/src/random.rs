@@ -1,16 +1,16 @@
-//! Random numbers from a seed: one seed gives one sequence, so that a fetch can be replayed.
+//! Random numbers from a seed: one seed gives one sequence, so that everything that uses them can be replayed.
 
-/// `SplitMix64` (Steele, Lea, Flood 2014). Ties between pieces need no better generator.
+/// `SplitMix64` (Steele, Lea, Flood 2014). Ties and jitter need no better generator.
 #[derive(Debug, Clone)]
-pub(super) struct SplitMix64(u64);
+pub(crate) struct SplitMix64(u64);
 
 impl SplitMix64 {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// Returns 64 random bits.
-    pub(super) fn draw(&mut self) -> u64 {
+    pub(crate) fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,0 +1,287 @@
+//! State of a journal: the live tasks in memory, and how records change them.
+//!
+//! Waiting and final tasks are kept encoded: a waiting task with a small input takes about 400 bytes with its indexes.
+//! Running ones are kept parsed, because they change soon. The state has two parts:
+//!
+//! * the *logged* part, which is a function of the records and fences that were applied, in order;
+//! * the *volatile* part: renewals and progress of claims, and the time up to which scheduled tasks were made due.
+//!
+//! A broker that takes over has the logged part only.
+
+use serde_json::Value;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use super::change::TaskChange;
+use super::decide::JournalDecision;
+use super::index::{IndexedTask, TaskIndexes};
+use super::record::JournalRecord;
+use super::task::{EncodedTask, JournalTask, TaskHead};
+use crate::error::{Error, Kind, Result};
+use crate::ids::{TaskId, WorkerId};
+use crate::limits::PLAN_AHEAD_MAX;
+use crate::task::{Claim, State, Status, Task};
+use crate::time::{Now, StoreTime};
+
+/// State of a journal.
+#[derive(Debug, Default)]
+pub struct JournalState {
+    pub(super) tasks: BTreeMap<TaskId, LiveTask>,
+    pub(super) indexes: TaskIndexes,
+}
+
+/// A live task.
+#[derive(Debug)]
+pub(super) struct LiveTask {
+    pub(super) indexed: IndexedTask,
+    pub(super) body: TaskBody,
+}
+
+/// A live task, encoded or parsed.
+#[derive(Debug)]
+pub(super) enum TaskBody {
+    Encoded(Box<[u8]>),
+    Running(Box<RunningTask>),
+}
+
+/// A running task.
+#[derive(Debug)]
+pub(super) struct RunningTask {
+    pub(super) logged: JournalTask,
+    renewal: Option<ClaimRenewal>,
+}
+
+/// Last renewal of a claim, which is not logged.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClaimRenewal {
+    pub(super) expires_at: StoreTime,
+    pub(super) renewed_at: StoreTime,
+    pub(super) progress: Option<Value>,
+}
+
+/// A live task, as it was read.
+pub(super) struct LoadedTask<'a> {
+    pub(super) logged: Cow<'a, JournalTask>,
+    renewal: Option<&'a ClaimRenewal>,
+}
+
+/// Result of a decision whose records were appended to a commit and applied.
+#[derive(Debug)]
+#[must_use = "an answer is held until the commit is confirmed"]
+pub struct Logged<T> {
+    /// Answer to the request. It must not be sent before the commit with the newest record so far is confirmed.
+    pub answer: Result<T>,
+    /// Number of records that were appended.
+    pub records: u32,
+    /// True if the answer needs a proof that this broker is current (rules B8 and F11); see
+    /// [`JournalDecision::is_refusal`].
+    pub is_refusal: bool,
+}
+
+impl JournalState {
+    /// Makes scheduled tasks due that have surely reached their time, so that [`claim`](Self::claim) finds them.
+    pub fn advance(&mut self, now: Now) {
+        self.indexes.advance(now.earliest);
+    }
+
+    /// Appends the records of a decision to the lines of a commit, and applies them. After an error the state is unusable:
+    /// the decision was not made on it.
+    pub fn log<T>(&mut self, decision: JournalDecision<T>, lines: &mut Vec<u8>) -> Result<Logged<T>> {
+        let JournalDecision { records, renewals, answer, is_refusal } = decision;
+        let count = u32::try_from(records.len()).unwrap_or(u32::MAX);
+        for record in records {
+            record.write(lines);
+            self.apply(record)?;
+        }
+        for (id, renewal) in renewals {
+            self.renew_claim(id, renewal);
+        }
+        Ok(Logged { answer, records: count, is_refusal })
+    }
+
+    /// Applies a record. One that does not follow from the records before it is corrupt.
+    pub fn apply(&mut self, record: JournalRecord) -> Result<()> {
+        match record {
+            JournalRecord::Submit(task) => self.insert(task),
+            JournalRecord::Change { task, change, .. } => self.change(task, *change),
+            JournalRecord::Heard { tasks, .. } => tasks.into_iter().try_for_each(|task| self.hear(task)),
+        }
+    }
+
+    /// Applies all records of a commit.
+    pub fn replay(&mut self, lines: &[u8]) -> Result<()> {
+        let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        lines.map(JournalRecord::read).try_for_each(|record| self.apply(record?))
+    }
+
+    /// Applies a fence, the commit by which a new broker begins: extends the claims that were made or renewed since the
+    /// previous fence (C4), and no others, so that frequent takeovers do not keep the claims of crashed workers (C5). No
+    /// earlier broker has promised more than the lease of a claim from the latest time at which it trusted its own lease.
+    pub fn fence(&mut self, at: StoreTime, trusted_until: StoreTime) {
+        // A time beyond the year 9999 cannot be written.
+        let promised = at.max(trusted_until.min(at.plus(PLAN_AHEAD_MAX)));
+        let running: Vec<_> = self.indexes.claims.iter().map(|(_, id)| *id).collect();
+        for id in running {
+            let Some(live) = self.tasks.get_mut(&id) else { continue };
+            let TaskBody::Running(running) = &mut live.body else { continue };
+            let (State::Running(claim), Some(terms)) =
+                (&mut running.logged.task.state, &mut running.logged.claim)
+            else {
+                continue;
+            };
+            if terms.is_heard {
+                claim.expires_at = claim.expires_at.max(promised.plus(terms.lease));
+                terms.is_heard = false;
+            }
+            let expires_at = running.expires_at();
+            self.indexes.move_claim(id, &mut live.indexed, expires_at);
+        }
+    }
+
+    /// Adds a task: one that was submitted, or one of a snapshot.
+    pub fn insert(&mut self, task: EncodedTask) -> Result<()> {
+        let (head, body) = task.into_parts();
+        if self.tasks.contains_key(&head.id) {
+            return Err(corrupt(&format!("task {} is submitted twice", head.id)));
+        }
+        let body = match head.status {
+            Status::Running => TaskBody::new(JournalTask::decode(&body)?, None).1,
+            _ => TaskBody::Encoded(body),
+        };
+        if let Some(key) = head.key {
+            self.indexes.reserve(key, head.id);
+        }
+        let indexed = self.indexes.insert(&head, body.worker());
+        self.tasks.insert(head.id, LiveTask { indexed, body });
+        Ok(())
+    }
+
+    fn change(&mut self, id: TaskId, change: TaskChange) -> Result<()> {
+        let Some(live) = self.tasks.get_mut(&id) else {
+            return Err(corrupt(&format!("task {id} changes, but does not exist")));
+        };
+        let task = live.load()?.logged.into_owned().changed(change)?;
+        self.indexes.remove(id, &live.indexed, live.body.worker());
+        if task.task.status() == Status::Purged {
+            self.tasks.remove(&id);
+            if let Some(key) = task.reserved_key() {
+                self.indexes.free(key, id);
+            }
+            return Ok(());
+        }
+        let (head, body) = TaskBody::new(task, live.body.take_renewal());
+        live.indexed = self.indexes.insert(&head, body.worker());
+        live.body = body;
+        Ok(())
+    }
+
+    fn hear(&mut self, id: TaskId) -> Result<()> {
+        let running = self.tasks.get_mut(&id).and_then(|live| match &mut live.body {
+            TaskBody::Running(running) => running.logged.claim.as_mut(),
+            TaskBody::Encoded(_) => None,
+        });
+        let Some(terms) = running else {
+            return Err(corrupt(&format!("task {id} is renewed, but not running")));
+        };
+        terms.is_heard = true;
+        Ok(())
+    }
+
+    fn renew_claim(&mut self, id: TaskId, renewal: ClaimRenewal) {
+        let Some(live) = self.tasks.get_mut(&id) else { return };
+        let TaskBody::Running(running) = &mut live.body else { return };
+        running.renewal = Some(renewal);
+        let expires_at = running.expires_at();
+        self.indexes.move_claim(id, &mut live.indexed, expires_at);
+    }
+
+    /// Reads a live task.
+    pub(super) fn load(&self, id: &TaskId) -> Result<Option<LoadedTask<'_>>> {
+        self.tasks.get(id).map(LiveTask::load).transpose()
+    }
+
+    /// Encoded live tasks in the order of their ids, after an id, for a snapshot. [`insert`](Self::insert) reads them.
+    pub fn encoded_after(&self, after: Option<TaskId>) -> impl Iterator<Item = (TaskId, Cow<'_, [u8]>)> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.tasks.range((start, Bound::Unbounded)).map(|(id, live)| {
+            let body = match &live.body {
+                TaskBody::Encoded(body) => Cow::Borrowed(&**body),
+                TaskBody::Running(running) => Cow::Owned(running.logged.encode().body().to_vec()),
+            };
+            (*id, body)
+        })
+    }
+}
+
+impl LiveTask {
+    pub(super) fn load(&self) -> Result<LoadedTask<'_>> {
+        Ok(match &self.body {
+            TaskBody::Encoded(body) => {
+                LoadedTask { logged: Cow::Owned(JournalTask::decode(body)?), renewal: None }
+            }
+            TaskBody::Running(running) => {
+                LoadedTask { logged: Cow::Borrowed(&running.logged), renewal: running.renewal.as_ref() }
+            }
+        })
+    }
+}
+
+impl TaskBody {
+    /// The body of a task, and its head; `renewal` is that of the claim before, if it is the same.
+    fn new(task: JournalTask, renewal: Option<ClaimRenewal>) -> (TaskHead, Self) {
+        if task.task.status() != Status::Running {
+            let (head, body) = task.encode().into_parts();
+            return (head, Self::Encoded(body));
+        }
+        let running = RunningTask { logged: task, renewal };
+        let head = TaskHead { time: running.expires_at(), ..running.logged.head() };
+        (head, Self::Running(Box::new(running)))
+    }
+
+    fn worker(&self) -> Option<&WorkerId> {
+        let Self::Running(running) = self else { return None };
+        let State::Running(claim) = &running.logged.task.state else { return None };
+        Some(&claim.by)
+    }
+
+    fn take_renewal(&mut self) -> Option<ClaimRenewal> {
+        if let Self::Running(running) = self { running.renewal.take() } else { None }
+    }
+}
+
+impl RunningTask {
+    /// Expiry of the claim, with its renewals.
+    fn expires_at(&self) -> StoreTime {
+        let State::Running(claim) = &self.logged.task.state else { return StoreTime::NEVER };
+        self.renewal.as_ref().map_or(claim.expires_at, |renewal| renewal.expires_at.max(claim.expires_at))
+    }
+}
+
+impl LoadedTask<'_> {
+    /// The task as it is now, with the renewals of its claim.
+    pub(super) fn current(&self) -> Cow<'_, Task> {
+        let (State::Running(claim), Some(renewal)) = (&self.logged.task.state, self.renewal) else {
+            return Cow::Borrowed(&self.logged.task);
+        };
+        let claim = Claim {
+            expires_at: renewal.expires_at.max(claim.expires_at),
+            renewed_at: Some(renewal.renewed_at),
+            ..claim.clone()
+        };
+        let (state, progress) = (State::Running(claim), renewal.progress.clone());
+        Cow::Owned(Task { state, progress, ..self.logged.task.clone() })
+    }
+
+    /// The task as it is now.
+    pub(super) fn into_current(self) -> Task {
+        match self.current() {
+            Cow::Owned(task) => task,
+            Cow::Borrowed(_) => self.logged.into_owned().task,
+        }
+    }
+}
+
+fn corrupt(message: &str) -> Error {
+    Error::new(Kind::Corrupt, format!("the journal is corrupt: {message}"))
+}

@@ -1,0 +1,104 @@
+//! The journal layout: one process at a time, the *broker*, keeps the live tasks in memory and writes the decisions for many
+//! tasks in one commit of a log. The rules are `docs/protocol/journal.md`.
+//!
+//! ```text
+//!   JournalQueue ──▶ BrokerSlot ──▶ Broker ──▶ JournalState: decides          in the process that is the broker
+//!        │                            └──────▶ LogWriter: commits, then the answers are sent
+//!        └──▶ Follower ──▶ LogReader                                          in a process that only reads
+//! ```
+//!
+//! The first request that changes something, and a worker, make their process the broker. While it is, another process can
+//! only read.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `layout` | the operations of a queue |
+//! | `handle` | the broker of this process: start, requests, end |
+//! | `open`, `lease`, `home` | becoming the broker: lease, replay, fence, confirmation |
+//! | `broker` | the loop that decides, commits and answers |
+//! | `commit` | the commit that is being filled, and the answers that wait for it |
+//! | `request` | requests to a broker, and its answers |
+//! | `source` | source of tasks for workers |
+//! | `follow` | reading without the lease |
+
+mod broker;
+mod commit;
+mod follow;
+mod handle;
+mod home;
+mod layout;
+pub(crate) mod lease;
+mod open;
+mod request;
+mod source;
+
+use leasehold_core::journal::JournalState;
+use leasehold_core::{Now, Result};
+use leasehold_store::Client;
+use std::sync::Arc;
+use tokio::sync::Mutex;
+
+use self::follow::Follower;
+use self::handle::BrokerSlot;
+use self::request::{BrokerRequest, Freshness, HeldAnswer};
+use crate::connect::{Place, QueueConfig};
+use crate::meta::{LayoutName, OpenedMeta, QueueMeta};
+
+/// A task queue in the journal layout. Cheap to clone; clones share the broker of this process.
+#[derive(Debug, Clone)]
+pub struct JournalQueue {
+    client: Client,
+    meta: Arc<QueueMeta>,
+    /// Name of this client in the history of tasks.
+    by: Arc<str>,
+    pub(crate) broker: Arc<BrokerSlot>,
+    /// State of a process that only reads.
+    follower: Arc<Mutex<Option<Follower>>>,
+}
+
+impl JournalQueue {
+    /// Opens a queue with this layout, or creates it. A queue with another layout is refused.
+    pub async fn with_config(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
+        let config = QueueConfig { layout: Some(LayoutName::Journal), ..config };
+        let opened = OpenedMeta::open(place.into(), &config).await?;
+        Ok(Self::new(opened, &config))
+    }
+
+    pub(crate) fn new(opened: OpenedMeta, config: &QueueConfig) -> Self {
+        let OpenedMeta { client, meta, .. } = opened;
+        Self {
+            meta: Arc::new(meta),
+            by: config.by.as_str().into(),
+            broker: Arc::new(BrokerSlot::new(client.clone())),
+            follower: Arc::default(),
+            client,
+        }
+    }
+
+    /// Reads the state: of the broker if it is in this process, otherwise by following the log.
+    async fn read<T: Send + 'static>(
+        &self,
+        freshness: Freshness,
+        read: impl Fn(&JournalState, Now) -> Result<T> + Clone + Send + 'static,
+    ) -> Result<T> {
+        let read_in_broker = read.clone();
+        let request = move |answer| BrokerRequest::Read {
+            read: Box::new(move |state, now| HeldAnswer::new(answer, read_in_broker(state, now))),
+            freshness,
+        };
+        match self.broker.ask_serving(request).await {
+            Some(answer) => answer,
+            None => self.follow(read).await,
+        }
+    }
+
+    /// Reads the state without the lease.
+    async fn follow<T>(&self, read: impl FnOnce(&JournalState, Now) -> Result<T>) -> Result<T> {
+        let mut following = self.follower.lock().await;
+        let follower = Follower::follow(following.take(), &self.client, &self.broker.home().log).await?;
+        let follower = following.insert(follower);
+        let now = self.client.known_now()?;
+        follower.state.advance(now);
+        read(&follower.state, now)
+    }
+}

@@ -1,0 +1,246 @@
+//! The broker: one loop that owns the live tasks, and decides, commits and answers for all of them.
+//!
+//! ```text
+//!   request ─▶ decide on the one state ─▶ records into the open commit ─▶ commit ─ confirmed ─▶ answer
+//!                                            ▲ while one commit is in flight, the next one fills
+//! ```
+//!
+//! A request is decided at once, on a state that includes everything decided before. Its answer is held until the commit
+//! with the newest record so far is confirmed, so that nothing unconfirmed is ever visible. An answer that the commit does
+//! not prove (a refusal, a read that must be current) is held until the log was found to have no other writer, after that
+//! commit and after the request arrived (rules B8 and F11); one such check serves all that wait.
+//!
+//! If another process has taken over, or the outcome of a commit is unknown, the broker ends: it drops its state and all
+//! answers, and a later request opens a new one.
+
+mod decide;
+mod parked;
+mod writer;
+
+use leasehold_core::journal::JournalState;
+use leasehold_core::{Error, Kind, Now, Result, StoreTime};
+use leasehold_store::Client;
+use leasehold_store::host::Instant;
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+use self::parked::{ParkedClaims, Watches};
+use self::writer::{LeaseSlot, Timer, WriterDone, WriterSlot};
+use super::commit::{HeldAnswers, OpenCommit};
+use super::open::OpenedJournal;
+use super::request::{BrokerRequest, HeldAnswer};
+use crate::lease::Renewed;
+
+/// Pause before something is tried again whose time has passed, but not surely.
+const UNCERTAIN_PAUSE: Duration = Duration::from_millis(100);
+
+/// The broker of a queue.
+pub(super) struct Broker {
+    client: Client,
+    state: JournalState,
+    requests: mpsc::Receiver<BrokerRequest>,
+    open: OpenCommit,
+    writer: WriterSlot,
+    /// Answers that wait for the commit in flight.
+    in_flight: HeldAnswers,
+    /// Answers that wait for a check which is yet to be sent.
+    unchecked: Vec<HeldAnswer>,
+    /// Answers that wait for the check in flight.
+    checking: Vec<HeldAnswer>,
+    parked: ParkedClaims,
+    watches: Watches,
+    lease: LeaseSlot,
+    timer: Timer,
+    /// True if a check was the last call of the writer: a commit that is due comes next.
+    is_commit_next: bool,
+    /// True if no request will follow.
+    is_closing: bool,
+}
+
+/// Something that the broker waits for.
+enum BrokerEvent {
+    Writer(WriterDone),
+    Lease(Result<Renewed>),
+    Request(BrokerRequest),
+    /// All senders of requests are gone, or the broker was asked to close.
+    Closed,
+    Woken,
+}
+
+impl Broker {
+    pub(super) fn new(client: Client, opened: OpenedJournal, requests: mpsc::Receiver<BrokerRequest>) -> Self {
+        let OpenedJournal { state, writer, lease, linger } = opened;
+        let now = client.host().instant();
+        Self {
+            state,
+            requests,
+            open: OpenCommit::new(linger),
+            writer: WriterSlot::new(writer),
+            in_flight: HeldAnswers::default(),
+            unchecked: Vec::new(),
+            checking: Vec::new(),
+            parked: ParkedClaims::default(),
+            watches: Watches::default(),
+            lease: LeaseSlot::new(lease, now),
+            timer: Timer::default(),
+            is_commit_next: false,
+            is_closing: false,
+            client,
+        }
+    }
+
+    /// Serves requests until all of their senders are gone, or the broker is closed, and then releases the lease. An error
+    /// means that this process is no longer the broker, or that an outcome is unknown.
+    pub(super) async fn serve(mut self) -> Result<()> {
+        let ended = self.run().await;
+        // Answers that are still held are dropped with the state, so that nothing waits for them while the lease is released.
+        let Self { lease, state, .. } = self;
+        drop(state);
+        let released = lease.release().await;
+        ended.and(released)
+    }
+
+    async fn run(&mut self) -> Result<()> {
+        loop {
+            self.receive_waiting()?;
+            self.tick()?;
+            self.serve_parked()?;
+            self.start_writer();
+            if self.is_done() {
+                return Ok(());
+            }
+            let deadline = self.deadline();
+            self.timer.set(deadline, &**self.client.host());
+            match poll_fn(|context| self.poll_event(context)).await {
+                BrokerEvent::Writer(done) => self.writer_done(done).await?,
+                BrokerEvent::Lease(renewed) => self.lease.renewed(renewed, self.client.host().instant())?,
+                BrokerEvent::Request(request) => self.handle(request)?,
+                BrokerEvent::Closed => self.close(),
+                BrokerEvent::Woken => {}
+            }
+            self.lease.renew_if_due(self.client.host().instant());
+        }
+    }
+
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<BrokerEvent> {
+        if let Poll::Ready(done) = self.writer.poll(context) {
+            return Poll::Ready(BrokerEvent::Writer(done));
+        }
+        if let Poll::Ready(renewed) = self.lease.poll(context) {
+            return Poll::Ready(BrokerEvent::Lease(renewed));
+        }
+        if !self.is_closing && !self.open.is_full() {
+            if let Poll::Ready(received) = self.requests.poll_recv(context) {
+                return Poll::Ready(received.map_or(BrokerEvent::Closed, BrokerEvent::Request));
+            }
+        }
+        self.timer.poll(context).map(|()| BrokerEvent::Woken)
+    }
+
+    /// Handles all requests that have arrived, as far as the open commit has room.
+    fn receive_waiting(&mut self) -> Result<()> {
+        while !self.open.is_full() {
+            let Ok(request) = self.requests.try_recv() else { break };
+            self.handle(request)?;
+        }
+        Ok(())
+    }
+
+    /// Takes no more requests; what was decided is still committed and answered.
+    fn close(&mut self) {
+        self.is_closing = true;
+        self.requests.close();
+        self.parked.clear();
+        self.watches.clear();
+        self.open.hurry();
+    }
+
+    fn is_done(&self) -> bool {
+        let is_settled = self.open.is_empty() && self.unchecked.is_empty();
+        self.is_closing && self.requests.is_empty() && is_settled && self.writer.is_idle()
+    }
+
+    /// Starts the next call of the writer: a check that something waits for, or the commit if it is due.
+    fn start_writer(&mut self) {
+        if !self.writer.is_idle() {
+            return;
+        }
+        let is_due = self.open.due_in(self.instant()).is_some_and(|left| left.is_zero());
+        if is_due && (self.is_commit_next || self.unchecked.is_empty()) {
+            let commit = self.open.take();
+            self.in_flight = commit.answers;
+            self.writer.commit(commit.lines, commit.records);
+            self.is_commit_next = false;
+        } else if !self.unchecked.is_empty() {
+            self.checking = std::mem::take(&mut self.unchecked);
+            self.writer.check();
+            self.is_commit_next = true;
+        }
+    }
+
+    async fn writer_done(&mut self, done: WriterDone) -> Result<()> {
+        let answers = match self.confirmed(done).await? {
+            true => {
+                let HeldAnswers { confirmed, unproven } = std::mem::take(&mut self.in_flight);
+                self.unchecked.extend(unproven);
+                confirmed
+            }
+            false => std::mem::take(&mut self.checking),
+        };
+        for answer in answers {
+            self.send(answer)?;
+        }
+        Ok(())
+    }
+
+    /// Holds an answer until everything that was decided so far is confirmed, and until a check if it needs a proof.
+    fn hold(&mut self, answer: HeldAnswer, needs_proof: bool) -> Result<()> {
+        if !self.open.is_empty() {
+            self.open.answers.push(answer, needs_proof);
+        } else if self.writer.is_committing() {
+            self.in_flight.push(answer, needs_proof);
+        } else if needs_proof {
+            self.unchecked.push(answer);
+        } else {
+            self.send(answer)?;
+        }
+        Ok(())
+    }
+
+    /// Sends an answer, and releases claims that could not be delivered.
+    fn send(&mut self, answer: HeldAnswer) -> Result<()> {
+        answer.send().into_iter().try_for_each(|(task, lease_id)| self.release_unused(task, lease_id))
+    }
+
+    /// Time at which the broker has to act without an event.
+    fn deadline(&self) -> Option<Instant> {
+        let now = self.instant();
+        let commit = self.open.due_in(now).filter(|_| self.writer.is_idle());
+        let renewal = self.lease.renewal_due_in(now);
+        let wake = self.state.next_wake().map(|at| self.until(at));
+        let left = [commit, renewal, wake].into_iter().flatten().min()?;
+        let nanos = i64::try_from(left.as_nanos()).unwrap_or(i64::MAX);
+        Some(Instant { boot_ns: now.boot_ns.saturating_add(nanos), ..now })
+    }
+
+    /// Time until a time is reached. One that has passed is not certain enough to act upon: it is tried again soon.
+    fn until(&self, at: StoreTime) -> Duration {
+        let left = self.now().map_or(Duration::ZERO, |now| at.since(now.earliest));
+        if left.is_zero() { UNCERTAIN_PAUSE } else { left }
+    }
+
+    fn instant(&self) -> Instant {
+        self.client.host().instant()
+    }
+
+    fn now(&self) -> Result<Now> {
+        self.client.known_now()
+    }
+}
+
+/// Error of a broker whose lease or log another process has taken.
+pub(super) fn superseded() -> Error {
+    Error::new(Kind::Unavailable, "another process has become the broker of this queue; retry")
+}

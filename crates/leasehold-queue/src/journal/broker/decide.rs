@@ -1,0 +1,126 @@
+//! Decisions on requests: by the pure functions of [`JournalState`], on the one state.
+
+use leasehold_core::journal::{JournalContext, JournalDecision, JournalState, Logged, SettleRequest};
+use leasehold_core::limits::{BROKER_PAGE_MAX, BROKER_TICK_MAX};
+use leasehold_core::settlement::Settlement;
+use leasehold_core::{Error, Kind, LeaseId, Result, TaskId};
+
+use super::Broker;
+use crate::journal::commit::Urgency;
+use crate::journal::request::{AnswerTo, BrokerRequest, Freshness, HeldAnswer};
+
+/// Actor of changes that time makes, in the history of tasks.
+const BROKER: &str = "broker";
+
+impl Broker {
+    /// Decides a request. An error ends the broker; a request that fails is answered.
+    pub(super) fn handle(&mut self, request: BrokerRequest) -> Result<()> {
+        match request {
+            BrokerRequest::Submit { task, by, answer } => {
+                self.decide(&by, Urgency::Urgent, answer, |state, context| state.submit(*task, context))
+            }
+            BrokerRequest::Claim(poll) => self.claim(poll),
+            BrokerRequest::Renew { renewal, answer } => {
+                if !self.lease.is_trusted(self.now()?) {
+                    // Rule C1: the next broker extends claims from the end of that trust.
+                    self.send(HeldAnswer::new(answer, Err(untrusted())))
+                } else {
+                    self.decide(BROKER, Urgency::Urgent, answer, |state, context| state.renew(renewal, context))
+                }
+            }
+            BrokerRequest::Settle { settlement, answer } => {
+                let is_watched = self.watches.contains(&settlement.task);
+                let urgency = if is_watched { Urgency::Urgent } else { Urgency::Lazy };
+                self.decide(BROKER, urgency, answer, |state, context| state.settle(*settlement, context))
+            }
+            BrokerRequest::Operate { id, event, by, answer } => {
+                self.decide(&by, Urgency::Urgent, answer, |state, context| state.operate(&id, &event, context))
+            }
+            BrokerRequest::Purge { retention, after, by, answer } => {
+                self.decide(&by, Urgency::Urgent, answer, |state, context| {
+                    state.purge(&retention, after, BROKER_PAGE_MAX, context)
+                })
+            }
+            BrokerRequest::PurgeTask { id, retention, by, answer } => {
+                self.decide(&by, Urgency::Urgent, answer, |state, context| {
+                    state.purge_task(&id, &retention, context)
+                })
+            }
+            BrokerRequest::Read { read, freshness } => {
+                let now = self.now()?;
+                self.state.advance(now);
+                let answer = read(&self.state, now);
+                self.hold(answer, freshness == Freshness::Current)
+            }
+            BrokerRequest::Watch { id, rev, answer } => {
+                self.watches.add(id, rev, answer);
+                self.serve_watches()
+            }
+            BrokerRequest::StopClaims { source } => self.stop_claims(&source),
+            BrokerRequest::Close => {
+                self.close();
+                Ok(())
+            }
+        }
+    }
+
+    /// Decides, logs, and holds the answer.
+    fn decide<T: Send + 'static>(
+        &mut self,
+        by: &str,
+        urgency: Urgency,
+        answer: AnswerTo<T>,
+        decision: impl FnOnce(&JournalState, &JournalContext) -> JournalDecision<T>,
+    ) -> Result<()> {
+        let logged = self.log(by, urgency, decision)?;
+        self.hold(HeldAnswer::new(answer, logged.answer), logged.is_refusal)
+    }
+
+    /// Decides and logs.
+    pub(super) fn log<T>(
+        &mut self,
+        by: &str,
+        urgency: Urgency,
+        decision: impl FnOnce(&JournalState, &JournalContext) -> JournalDecision<T>,
+    ) -> Result<Logged<T>> {
+        let context = JournalContext {
+            by: by.to_owned(),
+            now: self.now()?,
+            random: self.client.host().random(),
+        };
+        self.state.advance(context.now);
+        let decision = decision(&self.state, &context);
+        let logged = self.state.log(decision, &mut self.open.lines)?;
+        if logged.records > 0 {
+            self.open.add(logged.records, urgency, self.client.host().instant());
+            self.parked.has_changes = true;
+            self.watches.has_changes = true;
+        }
+        Ok(logged)
+    }
+
+    /// Times out claims and expires tasks whose time has come.
+    pub(super) fn tick(&mut self) -> Result<()> {
+        let now = self.now()?;
+        while self.state.next_wake().is_some_and(|at| now.has_reached(at)) && !self.open.is_full() {
+            // Tasks that become due have no record.
+            self.parked.has_changes = true;
+            let ticked =
+                self.log(BROKER, Urgency::Urgent, |state, context| state.tick(BROKER_TICK_MAX, context))?;
+            if !ticked.answer?.has_more {
+                break;
+            }
+        }
+        self.serve_watches()
+    }
+
+    /// Releases a claim that was not delivered: no byte of it was written, so its worker does not know it (rule C6).
+    pub(super) fn release_unused(&mut self, task: TaskId, lease_id: LeaseId) -> Result<()> {
+        let release = SettleRequest { task, lease_id, settlement: Settlement::Release };
+        self.log(BROKER, Urgency::Urgent, |state, context| state.settle(release, context))?.answer.map(drop)
+    }
+}
+
+fn untrusted() -> Error {
+    Error::new(Kind::Unavailable, "the broker cannot renew its own lease; claims are not renewed until it can")
+}

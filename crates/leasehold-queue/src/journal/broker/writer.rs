@@ -1,0 +1,200 @@
+//! Calls in progress: of the log's writer, of the lease, and the timer.
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use leasehold_core::{Kind, Now, Result};
+use leasehold_store::host::{Host, Instant};
+use leasehold_store::{CommitOutcome, LogWriter};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::{Broker, superseded};
+use crate::journal::lease::JournalLease;
+use crate::journal::open::judge;
+use crate::lease::Renewed;
+
+/// Pause after a failed renewal of the lease.
+const RENEWAL_RETRY: Duration = Duration::from_secs(1);
+
+/// Result of a call of the writer.
+pub(super) enum WriterDone {
+    Commit(Result<CommitOutcome>),
+    Check(Result<bool>),
+}
+
+/// The writer, which makes one call at a time (rules B6 and F7).
+pub(super) enum WriterSlot {
+    Idle(LogWriter),
+    Busy { call: BoxFuture<'static, (LogWriter, WriterDone)>, is_commit: bool },
+    /// Only while a call is being started.
+    Empty,
+}
+
+impl WriterSlot {
+    pub(super) fn new(writer: LogWriter) -> Self {
+        Self::Idle(writer)
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self, Self::Idle(_))
+    }
+
+    pub(super) fn is_committing(&self) -> bool {
+        matches!(self, Self::Busy { is_commit: true, .. })
+    }
+
+    /// Starts to write a commit. The writer is idle.
+    pub(super) fn commit(&mut self, lines: Vec<u8>, records: u32) {
+        self.start(true, move |mut writer| {
+            async move {
+                let outcome = writer.commit(lines.into(), records).await;
+                (writer, WriterDone::Commit(outcome))
+            }
+            .boxed()
+        });
+    }
+
+    /// Starts to check that this process is the only writer. The writer is idle.
+    pub(super) fn check(&mut self) {
+        self.start(false, |mut writer| {
+            async move {
+                let is_current = writer.is_current().await;
+                (writer, WriterDone::Check(is_current))
+            }
+            .boxed()
+        });
+    }
+
+    fn start(
+        &mut self,
+        is_commit: bool,
+        call: impl FnOnce(LogWriter) -> BoxFuture<'static, (LogWriter, WriterDone)>,
+    ) {
+        *self = match std::mem::replace(self, Self::Empty) {
+            Self::Idle(writer) => Self::Busy { call: call(writer), is_commit },
+            busy => busy,
+        };
+    }
+
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<WriterDone> {
+        let Self::Busy { call, .. } = self else { return Poll::Pending };
+        let Poll::Ready((writer, done)) = call.poll_unpin(context) else { return Poll::Pending };
+        *self = Self::Idle(writer);
+        Poll::Ready(done)
+    }
+}
+
+impl Broker {
+    /// True if a commit is confirmed, false if a check is. Any other outcome ends the broker.
+    pub(super) async fn confirmed(&mut self, done: WriterDone) -> Result<bool> {
+        let mismatch = match done {
+            WriterDone::Commit(Ok(CommitOutcome::Committed(_))) => return Ok(true),
+            WriterDone::Check(Ok(true)) => return Ok(false),
+            WriterDone::Commit(Ok(CommitOutcome::Superseded)) | WriterDone::Check(Ok(false)) => {
+                return Err(superseded());
+            }
+            WriterDone::Commit(Ok(CommitOutcome::Mismatch(error))) => error,
+            WriterDone::Check(Err(error)) if error.kind() == Kind::Corrupt => error,
+            WriterDone::Commit(Err(error)) | WriterDone::Check(Err(error)) => return Err(error),
+        };
+        Err(judge(&self.lease.lease, mismatch).await)
+    }
+}
+
+/// The lease, and its renewal in progress.
+pub(super) struct LeaseSlot {
+    /// As last confirmed.
+    lease: JournalLease,
+    renewal: Option<BoxFuture<'static, (JournalLease, Result<Renewed>)>>,
+    renew_at: Instant,
+    is_lost: bool,
+}
+
+impl LeaseSlot {
+    pub(super) fn new(lease: JournalLease, now: Instant) -> Self {
+        let renew_at = later(now, lease.renew_every());
+        Self { lease, renewal: None, renew_at, is_lost: false }
+    }
+
+    /// True if this process certainly holds the lease (rule C1).
+    pub(super) fn is_trusted(&self, now: Now) -> bool {
+        !self.is_lost && self.lease.is_trusted(now)
+    }
+
+    pub(super) fn renewal_due_in(&self, now: Instant) -> Option<Duration> {
+        self.renewal.is_none().then(|| self.renew_at.since(now))
+    }
+
+    pub(super) fn renew_if_due(&mut self, now: Instant) {
+        if self.renewal_due_in(now).is_some_and(|left| left.is_zero()) {
+            let mut lease = self.lease.clone();
+            let renewal = async move {
+                let renewed = lease.renew().await;
+                (lease, renewed)
+            };
+            self.renewal = Some(renewal.boxed());
+        }
+    }
+
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Renewed>> {
+        let Some(renewal) = &mut self.renewal else { return Poll::Pending };
+        let Poll::Ready((lease, renewed)) = renewal.poll_unpin(context) else { return Poll::Pending };
+        (self.lease, self.renewal) = (lease, None);
+        Poll::Ready(renewed)
+    }
+
+    /// Handles the end of a renewal. A lost lease ends the broker.
+    pub(super) fn renewed(&mut self, renewed: Result<Renewed>, now: Instant) -> Result<()> {
+        let pause = match renewed {
+            Ok(Renewed::Kept) => self.lease.renew_every(),
+            Ok(Renewed::Lost) => {
+                self.is_lost = true;
+                return Err(superseded());
+            }
+            Err(error) => {
+                tracing::warn!(%error, "failed to renew the lease on the journal, retrying");
+                RENEWAL_RETRY
+            }
+        };
+        self.renew_at = later(now, pause);
+        Ok(())
+    }
+
+    /// Releases the lease, unless it was lost.
+    pub(super) async fn release(self) -> Result<()> {
+        let lease = match self.renewal {
+            Some(renewal) => renewal.await.0,
+            None => self.lease,
+        };
+        if self.is_lost { Ok(()) } else { lease.release().await }
+    }
+}
+
+/// A timer that is replaced only by an earlier one: one that is too early does no harm.
+#[derive(Default)]
+pub(super) struct Timer {
+    set: Option<(Instant, BoxFuture<'static, ()>)>,
+}
+
+impl Timer {
+    pub(super) fn set(&mut self, deadline: Option<Instant>, host: &dyn Host) {
+        let Some(deadline) = deadline else { return };
+        if self.set.as_ref().is_none_or(|(set, _)| deadline.boot_ns < set.boot_ns) {
+            self.set = Some((deadline, host.sleep(deadline.since(host.instant()))));
+        }
+    }
+
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some((_, sleep)) = &mut self.set else { return Poll::Pending };
+        let woken = sleep.poll_unpin(context);
+        if woken.is_ready() {
+            self.set = None;
+        }
+        woken
+    }
+}
+
+fn later(now: Instant, duration: Duration) -> Instant {
+    let nanos = i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
+    Instant { boot_ns: now.boot_ns.saturating_add(nanos), ..now }
+}

@@ -1,0 +1,111 @@
+//! The commit that is being filled, and the answers that wait for it.
+
+use leasehold_core::limits::{COMMIT_BYTES_FULL, COMMIT_LINGER, COMMIT_LINGER_LAZY};
+use leasehold_store::host::Instant;
+use std::time::Duration;
+
+use super::request::HeldAnswer;
+
+/// Times for which a commit waits for more records.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Linger {
+    urgent: Duration,
+    lazy: Duration,
+}
+
+impl Linger {
+    /// In a bucket, where every put costs money and takes tens of milliseconds.
+    pub(super) const BUCKET: Linger = Linger { urgent: COMMIT_LINGER, lazy: COMMIT_LINGER_LAZY };
+    /// In a folder, where the commit in flight is all that there is to wait for.
+    pub(super) const FOLDER: Linger = Linger { urgent: Duration::ZERO, lazy: Duration::ZERO };
+}
+
+/// Urgency of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Urgency {
+    /// Something waits for its outcome.
+    Urgent,
+    /// A result that nothing waits for: its worker is free already.
+    Lazy,
+}
+
+/// Answers that wait for one commit.
+#[derive(Debug, Default)]
+pub(super) struct HeldAnswers {
+    /// Sent when the commit is confirmed.
+    pub(super) confirmed: Vec<HeldAnswer>,
+    /// Need a proof after that, that this broker is current.
+    pub(super) unproven: Vec<HeldAnswer>,
+}
+
+impl HeldAnswers {
+    pub(super) fn push(&mut self, answer: HeldAnswer, needs_proof: bool) {
+        if needs_proof { self.unproven.push(answer) } else { self.confirmed.push(answer) }
+    }
+}
+
+/// Commit that is being filled.
+#[derive(Debug)]
+pub(super) struct OpenCommit {
+    pub(super) lines: Vec<u8>,
+    pub(super) records: u32,
+    pub(super) answers: HeldAnswers,
+    /// Time of its first record.
+    opened_at: Option<Instant>,
+    /// Time of its first urgent record.
+    urgent_at: Option<Instant>,
+    linger: Linger,
+}
+
+impl OpenCommit {
+    pub(super) fn new(linger: Linger) -> Self {
+        let answers = HeldAnswers::default();
+        Self { lines: Vec::new(), records: 0, answers, opened_at: None, urgent_at: None, linger }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.records == 0
+    }
+
+    /// True if it takes no more records.
+    pub(super) fn is_full(&self) -> bool {
+        self.lines.len() >= COMMIT_BYTES_FULL
+    }
+
+    /// Counts records that were appended to `lines`.
+    pub(super) fn add(&mut self, records: u32, urgency: Urgency, now: Instant) {
+        if records == 0 {
+            return;
+        }
+        self.records += records;
+        self.opened_at.get_or_insert(now);
+        if urgency == Urgency::Urgent {
+            self.urgent_at.get_or_insert(now);
+        }
+    }
+
+    /// Time until it is to be written; none if it is empty.
+    pub(super) fn due_in(&self, now: Instant) -> Option<Duration> {
+        let left = |since: Option<Instant>, linger: Duration| {
+            since.map(|since| linger.saturating_sub(now.since(since)))
+        };
+        if self.is_full() {
+            return Some(Duration::ZERO);
+        }
+        let lazy = left(self.opened_at, self.linger.lazy)?;
+        Some(left(self.urgent_at, self.linger.urgent).map_or(lazy, |urgent| urgent.min(lazy)))
+    }
+
+    /// Makes it due at once, because nothing more follows.
+    pub(super) fn hurry(&mut self) {
+        self.linger = Linger::FOLDER;
+    }
+
+    /// Takes its content, and begins the next one.
+    pub(super) fn take(&mut self) -> Self {
+        // As much room as the last one took: growing to megabytes copies them several times.
+        let mut next = Self::new(self.linger);
+        next.lines.reserve(self.lines.len().min(COMMIT_BYTES_FULL));
+        std::mem::replace(self, next)
+    }
+}

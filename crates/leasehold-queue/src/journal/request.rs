@@ -1,0 +1,120 @@
+//! Requests to a broker, and its answers.
+
+use leasehold_core::journal::{
+    ClaimRequest, JournalState, Operated, PurgeCursor, PurgePage, RenewRequest, RenewedClaim, SettleRequest,
+    SubmitRequest,
+};
+use leasehold_core::new_task::Submitted;
+use leasehold_core::retention::{Purged, Retention};
+use leasehold_core::scan::DrainWait;
+use leasehold_core::{Event, HexName, LeaseId, Now, Result, Task, TaskId};
+use std::fmt;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Receiver of an answer, in the process of the broker.
+pub(super) type AnswerTo<T> = oneshot::Sender<Result<T>>;
+
+/// Request to a broker. `by` is the actor, for the history of tasks.
+pub(super) enum BrokerRequest {
+    /// Submits a task.
+    Submit { task: Box<SubmitRequest>, by: Arc<str>, answer: AnswerTo<Submitted> },
+    /// Claims tasks for the free slots of a worker.
+    Claim(ClaimPoll),
+    /// Renews claims.
+    Renew { renewal: RenewRequest, answer: AnswerTo<Vec<Option<RenewedClaim>>> },
+    /// Ends a claim.
+    Settle { settlement: Box<SettleRequest>, answer: AnswerTo<Option<Task>> },
+    /// Cancels, retries or reschedules a task.
+    Operate { id: TaskId, event: Event, by: Arc<str>, answer: AnswerTo<Operated> },
+    /// Applies a retention to one page of final tasks.
+    Purge { retention: Arc<Retention>, after: Option<PurgeCursor>, by: Arc<str>, answer: AnswerTo<PurgePage> },
+    /// Applies a retention to one task.
+    PurgeTask { id: TaskId, retention: Arc<Retention>, by: Arc<str>, answer: AnswerTo<Purged> },
+    /// Reads the state.
+    Read { read: StateRead, freshness: Freshness },
+    /// Waits until a task has another revision.
+    Watch { id: TaskId, rev: u64, answer: oneshot::Sender<()> },
+    /// Answers the waiting claims of a source at once, because its worker wants no more.
+    StopClaims { source: HexName },
+    /// Ends the broker in order.
+    Close,
+}
+
+/// Request of a worker for tasks.
+pub(super) struct ClaimPoll {
+    pub(super) request: ClaimRequest,
+    /// Source of tasks that has sent it.
+    pub(super) source: HexName,
+    /// True if it waits for a task. Otherwise it is answered at once, with what the worker could wait for.
+    pub(super) waits: bool,
+    pub(super) answer: AnswerTo<ClaimAnswer>,
+}
+
+/// Answer to a request for tasks.
+#[derive(Debug, Default)]
+pub(super) struct ClaimAnswer {
+    /// Claimed tasks.
+    pub(super) tasks: Vec<Task>,
+    /// Reason to ask again soon, if there is one and no task was claimed.
+    pub(super) upcoming: Option<DrainWait>,
+}
+
+/// Reads the state, and returns the answer to be held.
+pub(super) type StateRead = Box<dyn FnOnce(&JournalState, Now) -> HeldAnswer + Send>;
+
+/// Proof that a read needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Freshness {
+    /// No other broker has acknowledged anything that the answer does not show (rules B8 and F11).
+    Current,
+    /// What it shows is confirmed.
+    Confirmed,
+}
+
+/// Answer that is sent when it is confirmed. If it is dropped instead, its receiver knows that the broker has ended.
+pub(super) struct HeldAnswer {
+    send: Box<dyn FnOnce() -> UnusedClaims + Send>,
+}
+
+/// Claims that were not delivered, because their worker no longer waits.
+pub(super) type UnusedClaims = Vec<(TaskId, LeaseId)>;
+
+impl HeldAnswer {
+    pub(super) fn new<T: Send + 'static>(answer: AnswerTo<T>, value: Result<T>) -> Self {
+        let send = move || {
+            // The caller may have given up.
+            let _ = answer.send(value);
+            UnusedClaims::new()
+        };
+        Self { send: Box::new(send) }
+    }
+
+    /// Answer whose claims are to be released if it cannot be delivered (rule C6).
+    pub(super) fn of_claims(answer: AnswerTo<ClaimAnswer>, value: ClaimAnswer) -> Self {
+        let send = move || {
+            let Err(Ok(unsent)) = answer.send(Ok(value)) else { return UnusedClaims::new() };
+            unsent.tasks.into_iter().filter_map(|task| Some((task.id, task.lease_id?))).collect()
+        };
+        Self { send: Box::new(send) }
+    }
+
+    /// Notice without content.
+    pub(super) fn of_notice(answer: oneshot::Sender<()>) -> Self {
+        let send = move || {
+            let _ = answer.send(());
+            UnusedClaims::new()
+        };
+        Self { send: Box::new(send) }
+    }
+
+    pub(super) fn send(self) -> UnusedClaims {
+        (self.send)()
+    }
+}
+
+impl fmt::Debug for HeldAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HeldAnswer")
+    }
+}
