@@ -3,7 +3,7 @@
 
 use futures::TryStreamExt;
 use leasehold_core::{Error, Event, Kind, TaskId, keys};
-use leasehold_queue::{Filter, LayoutName, Queue, QueueConfig, break_lease};
+use leasehold_queue::{Filter, LayoutName, Queue, QueueConfig, UniqueKey, break_lease};
 use leasehold_store::{Client, Host, HostExt};
 use leasehold_worker::{Polling, Shutdown, Worker, WorkerOptions};
 use serde_json::Value;
@@ -16,7 +16,7 @@ use crate::alarm::Alarm;
 use crate::executor::ProcessId;
 use crate::faults::Faults;
 use crate::host::SimHost;
-use crate::queue::planned_submit::{PlannedSubmit, REPEAT_OFFSET, planned_key};
+use crate::queue::planned_submit::{KEYS, PlannedSubmit, REPEAT_OFFSET, planned_key};
 use crate::random::SimRandom;
 use crate::trace::Trace;
 use crate::world::World;
@@ -25,6 +25,8 @@ pub(super) const NODES: usize = 3;
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 /// Maximum pause between two submits, and between two operations.
 const REST_MAX: Duration = Duration::from_secs(8);
+/// Maximum time for which a task is waited for.
+const WAIT_MAX: Duration = Duration::from_secs(15);
 /// Maximum time for which a process works before it hands over.
 const SESSION_MAX: Duration = Duration::from_mins(1);
 /// Maximum time between two cuts of a link, and the longest of them: longer than the lease on the journal and a claim.
@@ -196,7 +198,7 @@ impl JournalActors {
             let submit = queue.submit_task(order.task());
             let answer = match order.key {
                 None => submit.await,
-                Some(key) => submit.key(planned_key(key)).await,
+                Some(key) => submit.key(unique_key(key)).await,
             };
             self.note(host, format!("got for submit {}: {answer:?}", order.number));
             lock(&self.orders[node]).is_open = false;
@@ -253,7 +255,7 @@ impl JournalActors {
         while !self.checker.is_calm() {
             host.sleep(host.random_below(REST_MAX)).await;
             let Some(id) = self.random_task(host) else { continue };
-            match host.random() % 6 {
+            match host.random() % 7 {
                 0 => self.operate_once(node, host, queue, id, Event::Cancel).await,
                 1 | 2 => self.operate_once(node, host, queue, id, Event::Retry).await,
                 3 => {
@@ -262,6 +264,7 @@ impl JournalActors {
                     self.operate_once(node, host, queue, id, Event::Reschedule { at }).await;
                 }
                 4 => self.read_one(host, queue, id).await,
+                5 => self.wait_for_one(host, queue, id).await,
                 _ => self.read_all(host, queue).await,
             }
         }
@@ -280,6 +283,12 @@ impl JournalActors {
         let read = queue.get(&id).await;
         self.note(host, format!("reads {id}: {}", describe(read.as_ref().map(|task| task.rev))));
         self.alarm.check(self.checker.check_read(id, &read, sent));
+    }
+
+    async fn wait_for_one(&self, host: &SimHost, queue: &Queue, id: TaskId) {
+        let waited = queue.wait(&id, Some(WAIT_MAX)).await;
+        self.note(host, format!("waits for {id}: {}", describe(waited.as_ref().map(|task| task.rev))));
+        self.alarm.check(self.checker.check_waited(id, &waited));
     }
 
     pub(super) async fn read_all(&self, host: &SimHost, queue: &Queue) {
@@ -331,6 +340,11 @@ fn describe(result: Result<impl std::fmt::Debug, impl std::borrow::Borrow<Error>
         Ok(value) => format!("{value:?}"),
         Err(error) => error.borrow().to_string(),
     }
+}
+
+/// One of the keys retries a task that has failed.
+fn unique_key(key: u64) -> UniqueKey {
+    UniqueKey { retry_failed: key == KEYS - 1, ..planned_key(key) }
 }
 
 fn node_name(node: usize) -> String {

@@ -3,6 +3,7 @@
 
 use leasehold_core::{Error, Kind, Reason, Rejected, Status, StoreTime, Task, TaskId, record};
 use leasehold_queue::{Submitted, Transition};
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ pub(super) struct Answers {
 }
 
 /// Extent of the log when a request was sent.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SentAt {
     /// Number of records.
     pub(super) records: u64,
@@ -75,6 +76,10 @@ impl Answers {
         let input = &task.now().0["input"];
         if input["submit"].as_u64() != Some(number).filter(|_| key.is_none()) || input["key"].as_u64() != key {
             return Err(format!("P1: submit {number} was acknowledged as task {id}, which has the input {input}"));
+        }
+        let is_retry = |event: &Value| event["event"] == "retry";
+        if submitted.is_retried && !task.now().history().iter().any(is_retry) {
+            return Err(format!("P1: a retry of task {id} was acknowledged, but the log has none"));
         }
         submitted.existing.map_or(Ok(()), |status| self.had_status(task, status, sent, log))
     }

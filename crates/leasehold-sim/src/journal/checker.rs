@@ -2,7 +2,7 @@
 
 use leasehold_core::journal::{JournalRecord, JournalState};
 use leasehold_core::settlement::Settlement;
-use leasehold_core::{Error, StoreTime, Task, TaskId, record};
+use leasehold_core::{Error, Reason, StoreTime, Task, TaskId, record};
 use leasehold_queue::{Submitted, Transition};
 use leasehold_worker::Context;
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,6 +104,17 @@ impl JournalChecker {
     /// Checks the answer to a read of one task.
     pub(super) fn check_read(&self, id: TaskId, answer: &Result<Task, Error>, sent: SentAt) -> CheckResult {
         self.judge(|answers, log| answers.read(id, answer, sent, log))
+    }
+
+    /// Checks the answer to a wait: a final task that the log has, at any time.
+    pub(super) fn check_waited(&self, id: TaskId, answer: &Result<Task, Error>) -> CheckResult {
+        match answer {
+            Err(error) if error.reason() == Some(Reason::Missing) => {
+                Err(format!("refusal: task {id} was acknowledged, but a wait did not find it"))
+            }
+            Ok(task) if !task.status().is_final() => Err(format!("a wait for task {id} ended while it is {}", task.status())),
+            _ => self.check_read(id, answer, SentAt::default()),
+        }
     }
 
     /// Checks a list of all tasks.
