@@ -10,7 +10,7 @@ use crate::scenario::{Omissions, Options, Scenario};
 /// Scenario, faults and restrictions of a run.
 #[derive(Debug, Clone, Args)]
 pub struct PlayArgs {
-    /// Scenario: counters, queue, bell, purge, shards, direct, artifacts or outpost
+    /// Scenario: counters, queue, bell, purge, shards, direct, artifacts, outpost or journal
     #[arg(long, default_value = "counters", value_parser = scenario)]
     pub scenario: Scenario,
     /// Faults: wild, mild or none, with changes such as wild,late=0 [default: those of the scenario]

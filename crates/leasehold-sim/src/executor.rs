@@ -38,6 +38,12 @@ pub struct ProcessId(usize);
 impl ProcessId {
     /// The world itself: requests in flight, troubles to come. It is never killed.
     pub const WORLD: ProcessId = ProcessId(0);
+
+    /// Number of the process, in the order of their starts.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        u32::try_from(self.0).unwrap_or(u32::MAX)
+    }
 }
 
 /// Outcome of one step.

@@ -6,7 +6,7 @@
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use leasehold_store::host::{Host, HostExt, Instant, Running};
+use leasehold_store::host::{Host, HostExt, HostProcess, Instant, Running};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -166,6 +166,10 @@ impl Host for SimHost {
     /// Spawns a normal task: the simulation has only one thread.
     fn spawn_thread(&self, _name: &str, work: BoxFuture<'static, ()>) -> Running {
         self.executor.spawn_owned(self.process, work)
+    }
+
+    fn process(&self) -> HostProcess {
+        HostProcess { host: self.name.clone(), pid: self.process.number() }
     }
 
     /// Runs blocking work in one step after a short delay, in which the process may die.

@@ -4,11 +4,11 @@ use serde_json::Value;
 
 use crate::bucket::{BucketChange, StoredObject};
 
-/// Checks a change of a lease on a shard or a worker id. Leases on worker ids are removed a week after they
+/// Checks a change of a lease on a shard, a worker id or a journal. Leases on worker ids are removed a week after they
 /// expire, which no run reaches.
 pub(crate) fn check_change(change: &BucketChange) -> Result<(), String> {
     let key = &change.key;
-    if !(key.starts_with("shard-leases/") || key.starts_with("workers/")) {
+    if !(key.starts_with("shard-leases/") || key.starts_with("workers/") || key == "journal/0/lease.json") {
         return Ok(());
     }
     let Some(after) = &change.after else { return Err(format!("P3: the lease `{key}` was deleted")) };

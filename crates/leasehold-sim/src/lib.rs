@@ -15,7 +15,7 @@
 //! | [`random`] | random numbers that are stable across versions |
 //! | [`mutants`], [`shrink`] | rules broken on purpose, which a check must detect; minimising a failure |
 //! | [`cost`] | request costs: the same code for a day, every request counted |
-//! | [`scenario`], [`counters`], [`queue`], [`shards`], [`direct`], [`artifacts`], [`outpost`] | scenarios |
+//! | [`scenario`], [`counters`], [`queue`], [`shards`], [`direct`], [`artifacts`], [`outpost`], [`journal`] | scenarios |
 //! | `model` | index and lease for a model checker (tests only) |
 //!
 //! Code that runs here must not draw random numbers of its own: use `tokio::select!` only with `biased;` and
@@ -35,6 +35,7 @@ pub mod executor;
 pub mod failed;
 pub mod faults;
 pub mod host;
+pub mod journal;
 mod leases;
 mod links;
 #[cfg(test)]

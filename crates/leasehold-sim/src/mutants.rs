@@ -13,7 +13,9 @@ use std::sync::Arc;
 
 use crate::queue::BrokenMigrationRule;
 use crate::scenario::Options;
-use crate::scenario::Scenario::{self, Artifacts, Bell, Counters, Direct, Outpost, Purge, Queue, Shards};
+use crate::scenario::Scenario::{
+    self, Artifacts, Bell, Counters, Direct, Journal, Outpost, Purge, Queue, Shards,
+};
 use crate::world::World;
 pub use store::BrokenRule;
 
@@ -67,7 +69,7 @@ use Mutant::{Code, Migration, Store};
 
 /// All mutants.
 #[rustfmt::skip]
-pub const ALL: [MutantInfo; 55] = [
+pub const ALL: [MutantInfo; 64] = [
     // Conditions and answers.
     info(Store(B::NoCondition), Queue, "wild", "P2", "P2: its revision", "a task is written without its condition"),
     info(Store(B::NoAbsence), Queue, "wild", "P2", "P2: its revision", "a task is created over an existing object"),
@@ -129,6 +131,16 @@ pub const ALL: [MutantInfo; 55] = [
     info(Code("change-left-half-done"), Outpost, STEADY, "P3", "lost: ", "file changes begun by a crashed process are not finished"),
     info(Code("sent-too-early"), Outpost, STEADY, "P3", "lost: ", "a result leaves the outbox before the bucket has it").first_seed(13),
     info(Code("conflict-thrown-away"), Outpost, STEADY, "P3", "lost: ", "the second of two results is discarded").first_seed(1),
+    // The journal.
+    info(Code("log-unanswered-is-committed"), Journal, STEADY, "P1", "P1: ", "a commit without an answer is treated as written"),
+    info(Code("log-newer-epoch-replayed"), Journal, STEADY, "P3", "behind a fence of epoch", "a process that takes over replays commits of a later holder"),
+    info(Code("log-current-unread"), Journal, STEADY, "P1", "refusal: ", "a refusal or a read is answered without a look at the next slot"),
+    info(Code("broker-answers-early"), Journal, STEADY, "P1", "P1: ", "a broker answers before the commit is confirmed"),
+    info(Code("broker-renews-untrusted"), Journal, STEADY, "P2", "P2: ", "a broker renews claims although its lease may have expired"),
+    info(Code("trust-not-carried"), Journal, STEADY, "P2", "P2: ", "a new lease does not carry `trusted_until` forward"),
+    info(Code("broken-trust-not-kept"), Journal, STEADY, "P2", "P2: ", "a lease is broken without keeping the time until which its holder trusts it"),
+    info(Code("heard-not-logged"), Journal, STEADY, "P2", "P2: ", "the first renewal of a claim with a new broker is not logged"),
+    info(Code("unheard-extended"), Journal, STEADY, "P4", "C5: ", "a takeover extends the claims of workers that were not heard"),
     // Hints and requests.
     info(Store(B::NoRing), Bell, "none", "latency", "started only after", "the bell is never rung"),
     info(Code("no-second-look"), Bell, "none", "latency", "started only after", "a worker that reads a new bell scans only once"),

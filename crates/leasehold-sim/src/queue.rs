@@ -13,8 +13,9 @@
 mod actors;
 pub mod bell;
 pub(crate) mod checker;
-mod checks;
+pub(crate) mod checks;
 mod migration;
+pub(crate) mod planned_submit;
 pub mod purge;
 pub(crate) mod raw;
 mod request_bounds;

@@ -9,6 +9,7 @@ use crate::counters;
 use crate::direct;
 use crate::failed::Failed;
 use crate::faults::Faults;
+use crate::journal;
 use crate::mutants::Mutant;
 use crate::outpost;
 use crate::queue;
@@ -34,6 +35,8 @@ pub enum Scenario {
     Artifacts,
     /// Nodes with folders, links that fail, and one bucket; see [`outpost`].
     Outpost,
+    /// Processes that take turns as the broker of one journal; see [`journal`].
+    Journal,
 }
 
 /// Options of a run. Displayed as the arguments of the command line.
@@ -121,7 +124,7 @@ pub struct Report {
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Scenario; 8] = [
+    pub const ALL: [Scenario; 9] = [
         Self::Counters,
         Self::Queue,
         Self::Bell,
@@ -130,6 +133,7 @@ impl Scenario {
         Self::Direct,
         Self::Artifacts,
         Self::Outpost,
+        Self::Journal,
     ];
 
     /// Name of the scenario.
@@ -144,6 +148,7 @@ impl Scenario {
             Self::Direct => "direct",
             Self::Artifacts => "artifacts",
             Self::Outpost => "outpost",
+            Self::Journal => "journal",
         }
     }
 
@@ -159,7 +164,7 @@ impl Scenario {
     pub fn faults(self) -> Faults {
         match self {
             Self::Bell => Faults::none(),
-            Self::Artifacts | Self::Outpost => Faults::steady(),
+            Self::Artifacts | Self::Outpost | Self::Journal => Faults::steady(),
             _ => Faults::wild(),
         }
     }
@@ -182,6 +187,7 @@ impl Scenario {
             Self::Direct => direct::play(&mut world),
             Self::Artifacts => artifacts::play(&mut world),
             Self::Outpost => outpost::play(&mut world),
+            Self::Journal => journal::play(&mut world),
         };
         let options = || Box::new(options.clone());
         let summary = played.map_err(|failed| Failed { options: options(), ..failed })?;

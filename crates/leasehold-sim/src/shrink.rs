@@ -119,7 +119,7 @@ impl Search {
     }
 
     fn leave_out_tasks(&mut self) {
-        if self.scenario != Scenario::Queue {
+        if !matches!(self.scenario, Scenario::Queue | Scenario::Journal) {
             return;
         }
         let most = self.best.options.omissions.tasks.unwrap_or(u64::MAX);

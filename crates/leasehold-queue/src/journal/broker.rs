@@ -21,6 +21,7 @@ use leasehold_core::journal::JournalState;
 use leasehold_core::{Error, Kind, Now, Result, StoreTime};
 use leasehold_store::Client;
 use leasehold_store::host::Instant;
+use leasehold_store::mutant::breaks;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -197,6 +198,9 @@ impl Broker {
 
     /// Holds an answer until everything that was decided so far is confirmed, and until a check if it needs a proof.
     fn hold(&mut self, answer: HeldAnswer, needs_proof: bool) -> Result<()> {
+        if breaks("broker-answers-early") {
+            return self.send(answer);
+        }
         if !self.open.is_empty() {
             self.open.answers.push(answer, needs_proof);
         } else if self.writer.is_committing() {

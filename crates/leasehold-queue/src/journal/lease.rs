@@ -17,6 +17,7 @@ use leasehold_core::journal::{LogPosition, Seq};
 use leasehold_core::limits::{JOURNAL_LEASE_RENEWED_EVERY, JOURNAL_LEASE_TTL};
 use leasehold_core::{Error, HexName, Holder, Kind, Lease, Now, Result, StoreTime, WorkerId, keys};
 use leasehold_store::host::HostProcess;
+use leasehold_store::mutant::breaks;
 use leasehold_store::{Client, HostExt};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -81,7 +82,8 @@ impl JournalFields {
         let HostProcess { host, pid } = process;
         let before = Self::read(lease)?;
         // A holder that has released its lease does not trust it, and its expiry is long past.
-        let trusted_until = before.trusted_until.max(lease.expires_at);
+        let carried = if breaks("trust-not-carried") { lease.expires_at } else { before.trusted_until };
+        let trusted_until = carried.max(lease.expires_at);
         Ok(Self { trusted_until, host, pid, ..before })
     }
 
@@ -104,7 +106,8 @@ pub(crate) fn raise_trusted_until(lease: &mut Lease, expiry: StoreTime) {
     if let Some(field) = lease.subject.get_mut(TRUSTED_UNTIL)
         && let Ok(before) = serde_json::from_value::<StoreTime>(field.clone())
     {
-        *field = Value::String(before.max(expiry).to_string());
+        let raised = if breaks("broken-trust-not-kept") { before } else { before.max(expiry) };
+        *field = Value::String(raised.to_string());
     }
 }
 

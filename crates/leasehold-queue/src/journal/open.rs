@@ -10,9 +10,10 @@
 //! Requests: 1 get and 1 put for the lease, those of [`Log::take_over`], 1 put to confirm the lease.
 
 use futures::future::{Either, select};
-use leasehold_core::journal::{Commit, Fence, JournalState};
+use leasehold_core::journal::{Commit, Fence, JournalRecord, JournalState};
 use leasehold_core::limits::JOURNAL_LEASE_TTL;
-use leasehold_core::{Error, HexName, Kind, Lease, Result};
+use leasehold_core::{Error, HexName, Kind, Lease, Result, StoreTime};
+use leasehold_store::mutant::breaks;
 use leasehold_store::{Client, FencedLog, Log, LogHolder, LogWriter, TakeOver};
 use std::pin::pin;
 use std::time::Duration;
@@ -129,7 +130,12 @@ async fn fence(
 /// Applies a commit to the state.
 pub(super) fn apply(state: &mut JournalState, commit: &Commit) -> Result<()> {
     match commit.header.fence {
-        Some(Fence { trusted_until, at }) => state.fence(at, trusted_until),
+        Some(Fence { trusted_until, at }) => {
+            if breaks("unheard-extended") {
+                hear_all(state, at)?;
+            }
+            state.fence(at, trusted_until);
+        }
         None => {
             let seq = commit.header.seq;
             state
@@ -138,6 +144,12 @@ pub(super) fn apply(state: &mut JournalState, commit: &Commit) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Marks every claim as renewed: for a mutant of rule C5.
+fn hear_all(state: &mut JournalState, at: StoreTime) -> Result<()> {
+    let workers: Vec<_> = state.workers().map(|(by, tasks)| (by.clone(), tasks.iter().copied().collect())).collect();
+    workers.into_iter().try_for_each(|(by, tasks)| state.apply(JournalRecord::Heard { at, by, tasks }))
 }
 
 /// Renews the lease until it is lost, and returns the error for that. A replay may take longer than the lease lasts.

@@ -1,18 +1,18 @@
 //! Actors of the scenario: producers, workers and an operator.
 
-use leasehold_core::new_task::Start;
-use leasehold_core::{Error, Kind, NewTask, StoreTime};
-use leasehold_queue::{DirectDispatch, ObjectQueue, QueueConfig, UniqueKey};
+use leasehold_core::{Error, Kind, StoreTime};
+use leasehold_queue::{DirectDispatch, ObjectQueue, QueueConfig};
 use leasehold_store::{Client, Host, HostExt};
 use leasehold_worker::{
     Context, InboxLease, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::checker::QueueChecker;
 use super::migration::Migration;
+use super::planned_submit::{KEYS, PlannedSubmit, REPEAT_OFFSET, planned_key};
 use crate::alarm::Alarm;
 use crate::host::SimHost;
 use crate::random::SimRandom;
@@ -26,14 +26,8 @@ const REST_MAX: Duration = Duration::from_secs(12);
 /// Maximum pause between two submits while the number of shards changes, so that some submits come
 /// afterwards.
 const LONG_REST_MAX: Duration = Duration::from_secs(40);
-/// Number of shared idempotency keys.
-const KEYS: u64 = 4;
-pub(super) const KEY_LIFETIME: Duration = Duration::from_hours(1);
-/// Offset of the numbers of repeated submits.
-const REPEAT_OFFSET: u64 = 1_000;
 /// Interval at which a handler checks its claim.
 const SLICE: Duration = Duration::from_secs(1);
-const KINDS: [&str; 6] = ["quick", "long", "retries", "fatal", "snoozes", "panics"];
 
 /// All actors, and the state they share.
 #[derive(Clone)]
@@ -60,17 +54,6 @@ struct PlannedSubmits {
     left: Vec<PlannedSubmit>,
     /// True if a submit was begun and its outcome is not yet known.
     is_open: bool,
-}
-
-/// One submit to make.
-#[derive(Debug, Clone)]
-struct PlannedSubmit {
-    number: u64,
-    key: Option<u64>,
-    kind: &'static str,
-    start: Start,
-    expires_in: Option<Duration>,
-    timeout_secs: Option<u64>,
 }
 
 impl QueueActors {
@@ -193,7 +176,7 @@ impl QueueActors {
             let submit = queue.submit_task(order.task());
             let answer = match order.key {
                 None => submit.await,
-                Some(key) => submit.key(Self::key(key)).await,
+                Some(key) => submit.key(planned_key(key)).await,
             };
             self.note(&host, format!("got for submit {}: {answer:?}", order.number));
             lock(&self.orders[producer]).is_open = false;
@@ -209,10 +192,6 @@ impl QueueActors {
                 queue = self.connect(&host, client.clone(), &name).await;
             }
         }
-    }
-
-    fn key(key: u64) -> UniqueKey {
-        UniqueKey { lifetime: KEY_LIFETIME, ..UniqueKey::new(format!("key {key}")) }
     }
 
     /// Makes the existing producers use every key once more.
@@ -380,34 +359,6 @@ struct RunGuard {
 impl Drop for RunGuard {
     fn drop(&mut self) {
         self.checker.end(self.run);
-    }
-}
-
-impl PlannedSubmit {
-    fn new(number: u64, rng: &mut SimRandom) -> Self {
-        let key = rng.happens(3_000).then(|| rng.below(KEYS));
-        // Submits that share a key ask for the same task.
-        let kind = key.map_or_else(|| rng.index(KINDS.len()), |key| usize::try_from(key).unwrap_or(0));
-        let start = match rng.below(3) {
-            0 => Start::After(rng.between(Duration::ZERO, Duration::from_secs(90))),
-            _ => Start::Now,
-        };
-        let expires_in =
-            rng.happens(2_000).then(|| rng.between(Duration::from_secs(100), Duration::from_mins(4)));
-        let timeout_secs = rng.happens(1_500).then(|| 1 + rng.below(20));
-        Self { number, key, kind: KINDS[kind], start, expires_in, timeout_secs }
-    }
-
-    /// Submits that share a key ask for the same task.
-    fn with_key(self, key: u64) -> Self {
-        Self { key: Some(key), kind: KINDS[usize::try_from(key).unwrap_or(0)], ..self }
-    }
-
-    fn task(&self) -> NewTask {
-        let input = self.key.map_or_else(|| json!({ "submit": self.number }), |key| json!({ "key": key }));
-        let mut task = NewTask::new(self.kind, input).expect("the kinds are valid names");
-        (task.start, task.expires_in, task.timeout_secs) = (self.start, self.expires_in, self.timeout_secs);
-        task
     }
 }
 

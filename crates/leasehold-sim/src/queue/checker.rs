@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::actors::KEY_LIFETIME;
 use super::checks;
+use super::planned_submit::KEY_LIFETIME;
 use super::raw::{Raw, RawEntry, minute, shard_digits, task_id};
 use super::task_keys::{ChangeContext, RawLayout, RawTaskObject, TaskEffect, TaskObjects};
 use crate::bucket::{BucketChange, SimBucket, StoredObject};

@@ -18,14 +18,14 @@ pub(super) fn deleted(old: &Raw, now: Option<i64>) -> Result<(), String> {
 }
 
 /// Checks a new record.
-pub(super) fn created(new: &Raw) -> Result<(), String> {
+pub(crate) fn created(new: &Raw) -> Result<(), String> {
     let fits = new.number("rev") == 1 && new.number("epoch") == 0 && new.history().len() == 1;
     let status = if new.is_tombstone() { "cancelled" } else { "pending" };
     if fits && new.status() == status { Ok(()) } else { Err(format!("P2: it was created as {}", new.0)) }
 }
 
 /// Checks a change; `now` is the store's time if no process can be mistaken about it.
-pub(super) fn changed(old: &Raw, new: &Raw, now: Option<i64>) -> Result<(), String> {
+pub(crate) fn changed(old: &Raw, new: &Raw, now: Option<i64>) -> Result<(), String> {
     let (from, to) = (old.status(), new.status());
     if new.number("rev") != old.number("rev") + 1 {
         return Err(format!("P2: its revision went from {} to {}", old.number("rev"), new.number("rev")));

@@ -1,9 +1,12 @@
 //! Decisions on requests: by the pure functions of [`JournalState`], on the one state.
 
-use leasehold_core::journal::{JournalContext, JournalDecision, JournalState, Logged, SettleRequest};
+use leasehold_core::journal::{
+    JournalContext, JournalDecision, JournalState, Logged, RenewRequest, RenewedClaim, SettleRequest,
+};
 use leasehold_core::limits::{BROKER_PAGE_MAX, BROKER_TICK_MAX};
 use leasehold_core::settlement::Settlement;
 use leasehold_core::{Error, Kind, LeaseId, Result, TaskId};
+use leasehold_store::mutant::breaks;
 
 use super::Broker;
 use crate::journal::commit::Urgency;
@@ -21,11 +24,11 @@ impl Broker {
             }
             BrokerRequest::Claim(poll) => self.claim(poll),
             BrokerRequest::Renew { renewal, answer } => {
-                if !self.lease.is_trusted(self.now()?) {
+                if !self.lease.is_trusted(self.now()?) && !breaks("broker-renews-untrusted") {
                     // Rule C1: the next broker extends claims from the end of that trust.
                     self.send(HeldAnswer::new(answer, Err(untrusted())))
                 } else {
-                    self.decide(BROKER, Urgency::Urgent, answer, |state, context| state.renew(renewal, context))
+                    self.decide(BROKER, Urgency::Urgent, answer, |state, context| renewed(state, renewal, context))
                 }
             }
             BrokerRequest::Settle { settlement, answer } => {
@@ -119,6 +122,18 @@ impl Broker {
         let release = SettleRequest { task, lease_id, settlement: Settlement::Release };
         self.log(BROKER, Urgency::Urgent, |state, context| state.settle(release, context))?.answer.map(drop)
     }
+}
+
+fn renewed(
+    state: &JournalState,
+    renewal: RenewRequest,
+    context: &JournalContext,
+) -> JournalDecision<Vec<Option<RenewedClaim>>> {
+    let mut decision = state.renew(renewal, context);
+    if breaks("heard-not-logged") {
+        decision.records.clear();
+    }
+    decision
 }
 
 fn untrusted() -> Error {

@@ -1,0 +1,147 @@
+//! Source of tasks that records what a broker answers to the worker, beside the real one.
+
+use futures::future::BoxFuture;
+use leasehold_core::settlement::Settlement;
+use leasehold_core::{Result, State, StoreTime, Task};
+use leasehold_queue::Queue;
+use leasehold_queue::source::{
+    ClaimStatus, ClaimedTask, Next, OpenSource, SourceStatus, TaskInSlot, TaskSource, WorkerInfo,
+};
+use serde_json::Value;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::checker::JournalChecker;
+use super::claims::{ClaimAnswer, ClaimName};
+use crate::alarm::Alarm;
+
+/// Opens sources whose answers are recorded.
+#[derive(Debug, Clone)]
+pub(super) struct RecordedSource {
+    pub(super) source: Arc<dyn OpenSource>,
+    pub(super) record: Recorder,
+}
+
+/// Receiver of the answers of one process.
+#[derive(Debug, Clone)]
+pub(super) struct Recorder {
+    pub(super) queue: Queue,
+    pub(super) checker: JournalChecker,
+    pub(super) alarm: Alarm,
+}
+
+struct RecordedTasks {
+    source: Box<dyn TaskSource>,
+    record: Recorder,
+}
+
+#[derive(Debug)]
+struct RecordedClaim {
+    claim: Box<dyn ClaimedTask>,
+    name: ClaimName,
+    record: Recorder,
+}
+
+impl OpenSource for RecordedSource {
+    fn open(&self, worker: WorkerInfo) -> BoxFuture<'static, Result<Box<dyn TaskSource>>> {
+        let (opening, record) = (self.source.open(worker), self.record.clone());
+        Box::pin(async move {
+            let source = opening.await?;
+            Ok(Box::new(RecordedTasks { source, record }) as Box<dyn TaskSource>)
+        })
+    }
+}
+
+impl TaskSource for RecordedTasks {
+    fn next(&mut self) -> BoxFuture<'_, Result<Next>> {
+        Box::pin(async {
+            Ok(match self.source.next().await? {
+                Next::Tasks(tasks) => Next::Tasks(tasks.into_iter().map(|task| self.record.claimed(task)).collect()),
+                Next::Empty => Next::Empty,
+            })
+        })
+    }
+
+    fn status(&self) -> Arc<dyn SourceStatus> {
+        self.source.status()
+    }
+
+    fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
+        self.source.close()
+    }
+}
+
+impl Recorder {
+    fn claimed(&self, TaskInSlot { task: claim, slot }: TaskInSlot) -> TaskInSlot {
+        let task = claim.task();
+        let lease_id = task.lease_id.as_ref().map(ToString::to_string).unwrap_or_default();
+        let name = (task.id.to_string(), lease_id);
+        let until = match &task.state {
+            State::Running(claim) => claim.expires_at.as_millis(),
+            _ => 0,
+        };
+        let trusted = claim.time_left().map(|_| until);
+        self.alarm.check(self.checker.check_claim(&name, ClaimAnswer::Held(trusted)));
+        TaskInSlot { task: Box::new(RecordedClaim { claim, name, record: self.clone() }), slot }
+    }
+}
+
+impl RecordedClaim {
+    /// Expiry that the worker relies on, in milliseconds.
+    fn trusted_until(&self) -> Option<i64> {
+        let (left, now) = (self.claim.time_left()?, self.record.queue.now().ok()?);
+        Some(now.latest.plus(left).as_millis())
+    }
+
+    fn check(&self, answer: ClaimAnswer) {
+        self.record.alarm.check(self.record.checker.check_claim(&self.name, answer));
+    }
+}
+
+impl ClaimedTask for RecordedClaim {
+    fn task(&self) -> &Task {
+        self.claim.task()
+    }
+
+    fn now(&self) -> Result<StoreTime> {
+        self.claim.now()
+    }
+
+    fn time_left(&self) -> Option<Duration> {
+        self.claim.time_left()
+    }
+
+    fn renew_every(&self) -> Duration {
+        self.claim.renew_every()
+    }
+
+    fn renew(&mut self, progress: Option<Value>, is_requested: bool) -> BoxFuture<'_, Result<ClaimStatus>> {
+        Box::pin(async move {
+            self.record.checker.renewal_requested(&self.name);
+            let renewed = self.claim.renew(progress, is_requested).await;
+            match &renewed {
+                Ok(ClaimStatus::Lost) => self.check(ClaimAnswer::Lost),
+                Ok(_) => self.check(ClaimAnswer::Held(self.trusted_until())),
+                Err(error) => self.record.alarm.check(self.record.checker.check_error(error)),
+            }
+            renewed
+        })
+    }
+
+    fn finish(&mut self, settlement: Settlement) -> BoxFuture<'_, Result<Option<Task>>> {
+        Box::pin(async move {
+            self.record.checker.settlement_requested(&self.name, &settlement);
+            let settled = self.claim.finish(settlement).await;
+            match &settled {
+                Ok(Some(_)) => self.check(ClaimAnswer::Settled),
+                Ok(None) => self.check(ClaimAnswer::Lost),
+                Err(error) => self.record.alarm.check(self.record.checker.check_error(error)),
+            }
+            settled
+        })
+    }
+
+    fn frees_slot_before_finish(&self) -> bool {
+        self.claim.frees_slot_before_finish()
+    }
+}

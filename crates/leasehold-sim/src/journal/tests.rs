@@ -1,0 +1,23 @@
+use crate::faults::Faults;
+use crate::scenario::{Options, Report, Scenario};
+
+fn play(seed: u64, options: &Options) -> Report {
+    Scenario::Journal.play(seed, options).unwrap_or_else(|failed| panic!("{failed}"))
+}
+
+#[test]
+fn one_seed_gives_one_trace() {
+    let options = Options { full: true, ..Options::of(Scenario::Journal) };
+    for seed in crate::seeds(0..5) {
+        let (first, second) = (play(seed, &options), play(seed, &options));
+        assert!(first.trace == second.trace, "seed {seed} gave two traces");
+        assert_eq!(first, second);
+    }
+}
+
+#[test]
+fn the_journal_keeps_its_promises_without_faults() {
+    for seed in crate::seeds(0..5) {
+        play(seed, &Options { faults: Faults::none(), ..Options::default() });
+    }
+}
