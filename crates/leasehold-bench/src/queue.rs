@@ -9,7 +9,7 @@
 
 use anyhow::{Context as _, ensure};
 use leasehold_core::NewTask;
-use leasehold_queue::ObjectQueue;
+use leasehold_queue::{ObjectQueue, Queue};
 use leasehold_store::ledger::LedgerLine;
 use leasehold_store::{Ledger, Snapshot};
 use leasehold_worker::{Context, Monitor, Shutdown, TaskError, Worker, WorkerOptions};
@@ -84,7 +84,8 @@ fn measure(
     store: &StoreUnderTest,
     runtime: &Arc<Runtime>,
 ) -> anyhow::Result<QueueMeasurement> {
-    let queue = runtime.block_on(ObjectQueue::connect(store.client("ours")?))?;
+    let objects = runtime.block_on(ObjectQueue::connect(store.client("ours")?))?;
+    let (ledger, queue) = (objects.client().ledger(), Queue::from(objects.clone()));
     prepare(&*store.plain)?;
     let mut paces = 0;
     let mut pace = || {
@@ -95,10 +96,9 @@ fn measure(
     let mut before = pace()?;
     for round in 0..=args.rounds {
         BenchReport::progress(store.place, &format!("round {round} of {}", args.rounds));
-        let submitted = with_requests(queue.client().ledger(), || submit_tasks(&queue, args.tasks, runtime))?;
+        let submitted = with_requests(ledger, || submit_tasks(&queue, args.tasks, runtime))?;
         let between = pace()?;
-        let worked =
-            with_requests(queue.client().ledger(), || runtime.block_on(run_tasks(&queue, args.tasks)))?;
+        let worked = with_requests(ledger, || runtime.block_on(run_tasks(&queue, args.tasks)))?;
         let after = pace()?;
         // The first round warms up.
         if round > 0 {
@@ -136,11 +136,7 @@ impl TaskStage {
 }
 
 /// Submits a number of tasks, 64 in flight.
-pub(crate) fn submit_tasks(
-    queue: &ObjectQueue,
-    tasks: u64,
-    runtime: &Arc<Runtime>,
-) -> anyhow::Result<RoundResult> {
+pub(crate) fn submit_tasks(queue: &Queue, tasks: u64, runtime: &Arc<Runtime>) -> anyhow::Result<RoundResult> {
     let side = AsyncSide { calls: Arc::new(Submits(queue.clone())), runtime: runtime.clone() };
     // Tasks have keys of their own, so the plan's are not used.
     side.round(&RoundPlan {
@@ -152,7 +148,12 @@ pub(crate) fn submit_tasks(
     })
 }
 
-struct Submits(ObjectQueue);
+/// A task that does nothing.
+pub(crate) fn new_task(input: Value) -> leasehold_core::Result<NewTask> {
+    NewTask::new(TASK_TYPE, input)
+}
+
+struct Submits(Queue);
 
 impl Calls for Submits {
     type Version = ();
@@ -162,13 +163,13 @@ impl Calls for Submits {
     }
 
     async fn call(&self, _: BenchRequest, _: RequestSlot, _: &mut Option<()>) -> anyhow::Result<()> {
-        self.0.submit_task(NewTask::new(TASK_TYPE, Value::Null)?).await?;
+        self.0.submit_task(new_task(Value::Null)?).await?;
         Ok(())
     }
 }
 
 /// Runs at least a number of tasks, 64 at once.
-pub(crate) async fn run_tasks(queue: &ObjectQueue, tasks: u64) -> anyhow::Result<RoundResult> {
+pub(crate) async fn run_tasks(queue: &Queue, tasks: u64) -> anyhow::Result<RoundResult> {
     let worker = worker(queue, || ())?;
     let (monitor, shutdown) = (worker.monitor(), Shutdown::default());
     let (cpu, began) = (cpu_time(), Instant::now());
@@ -188,7 +189,7 @@ pub(crate) async fn run_tasks(queue: &ObjectQueue, tasks: u64) -> anyhow::Result
     })
 }
 
-fn worker(queue: &ObjectQueue, started: impl Fn() + Send + Sync + 'static) -> anyhow::Result<Worker> {
+fn worker(queue: &Queue, started: impl Fn() + Send + Sync + 'static) -> anyhow::Result<Worker> {
     let worker = Worker::new(queue.clone(), "bench", None)?;
     let worker = worker.handle(TASK_TYPE, move |_: Context, _: Value| {
         started();
@@ -205,7 +206,7 @@ async fn wait_until_completed(monitor: &Monitor, tasks: u64) {
 }
 
 /// Measures the time from before the submit to the handler, one task at a time.
-async fn one_at_a_time(queue: &ObjectQueue) -> anyhow::Result<Histogram> {
+pub(crate) async fn one_at_a_time(queue: &Queue) -> anyhow::Result<Histogram> {
     let (sender, receiver) = mpsc::unbounded_channel();
     let worker = worker(queue, move || {
         // The receiver is gone once the last start was received.
@@ -224,14 +225,14 @@ async fn one_at_a_time(queue: &ObjectQueue) -> anyhow::Result<Histogram> {
 }
 
 async fn measure_lone(
-    queue: &ObjectQueue,
+    queue: &Queue,
     monitor: &Monitor,
     mut started: mpsc::UnboundedReceiver<Instant>,
 ) -> anyhow::Result<Histogram> {
     let mut latencies = Histogram::default();
     for nth in 1..=LONE {
         let sent = Instant::now();
-        queue.submit_task(NewTask::new(TASK_TYPE, Value::Null)?).await?;
+        queue.submit_task(new_task(Value::Null)?).await?;
         let started = started.recv().await.context("the worker ended")?;
         latencies.add(started - sent);
         wait_until_completed(monitor, nth).await;
