@@ -42,7 +42,8 @@ use self::follow::Follower;
 use self::handle::BrokerSlot;
 use self::request::{BrokerRequest, Freshness, HeldAnswer};
 use crate::connect::QueueConfig;
-use crate::meta::{OpenedMeta, QueueMeta};
+use crate::meta::{LayoutName, OpenedMeta, QueueMeta};
+use crate::place::Place;
 
 /// A task queue in the journal layout. Cheap to clone; clones share the broker of this process.
 #[derive(Debug, Clone)]
@@ -57,6 +58,13 @@ pub struct JournalQueue {
 }
 
 impl JournalQueue {
+    /// Opens a queue with this layout, or creates it. A queue with another layout is refused.
+    pub async fn with_config(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
+        let config = QueueConfig { layout: Some(LayoutName::Journal), ..config };
+        let opened = OpenedMeta::open(place.into(), &config).await?;
+        Ok(Self::new(opened, &config))
+    }
+
     pub(crate) fn new(opened: OpenedMeta, config: &QueueConfig) -> Self {
         let OpenedMeta { client, meta, .. } = opened;
         Self {
