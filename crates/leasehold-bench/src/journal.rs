@@ -25,7 +25,7 @@ use crate::args::{self, BenchStore};
 use crate::histogram::Histogram;
 use crate::memory;
 use crate::operation::BenchRequest;
-use crate::queue::{new_task, one_at_a_time, run_tasks, submit_tasks};
+use crate::queue::{TASK_TYPE, one_at_a_time, run_tasks, submit_tasks};
 use crate::report::BenchReport;
 use crate::round::RoundPlan;
 use crate::store_under_test::{self, StoreUnderTest};
@@ -145,15 +145,14 @@ fn input() -> Value {
 async fn submit_one_by_one(queue: &Queue, tasks: u64) -> anyhow::Result<f64> {
     let began = Instant::now();
     for _ in 0..tasks {
-        queue.submit_task(new_task(input())?).await?;
+        queue.submit(TASK_TYPE, input()).await?;
     }
     Ok(rate(tasks, began))
 }
 
 async fn submit_in_bulk(queue: &Queue, tasks: u64) -> anyhow::Result<f64> {
-    let new_tasks: Vec<_> = (0..tasks).map(|_| new_task(input())).collect::<Result<_, _>>()?;
     let began = Instant::now();
-    let submits = new_tasks.into_iter().map(|new_task| queue.submit_task(new_task));
+    let submits = (0..tasks).map(|_| queue.submit(TASK_TYPE, input()));
     let submitted = queue.submit_many(submits).try_fold(0, async |count, _| Ok(count + 1)).await?;
     ensure!(submitted == tasks, "{submitted} of {tasks} tasks were submitted");
     Ok(rate(tasks, began))

@@ -31,7 +31,7 @@ use crate::report::BenchReport;
 use crate::round::{AsyncSide, Calls, RoundPlan, RoundResult, Side, cpu_time};
 use crate::store_under_test::StoreUnderTest;
 
-const TASK_TYPE: &str = "noop";
+pub(crate) const TASK_TYPE: &str = "noop";
 /// Interval at which completion is polled: there is no event for it, and a round takes seconds.
 const POLL_EVERY: Duration = Duration::from_millis(1);
 /// Number of tasks that are run one at a time.
@@ -148,11 +148,6 @@ pub(crate) fn submit_tasks(queue: &Queue, tasks: u64, runtime: &Arc<Runtime>) ->
     })
 }
 
-/// A task that does nothing.
-pub(crate) fn new_task(input: Value) -> leasehold_core::Result<NewTask> {
-    NewTask::new(TASK_TYPE, input)
-}
-
 struct Submits(Queue);
 
 impl Calls for Submits {
@@ -163,7 +158,7 @@ impl Calls for Submits {
     }
 
     async fn call(&self, _: BenchRequest, _: RequestSlot, _: &mut Option<()>) -> anyhow::Result<()> {
-        self.0.submit_task(new_task(Value::Null)?).await?;
+        self.0.submit_task(NewTask::new(TASK_TYPE, Value::Null)?).await?;
         Ok(())
     }
 }
@@ -232,7 +227,7 @@ async fn measure_lone(
     let mut latencies = Histogram::default();
     for nth in 1..=LONE {
         let sent = Instant::now();
-        queue.submit_task(new_task(Value::Null)?).await?;
+        queue.submit_task(NewTask::new(TASK_TYPE, Value::Null)?).await?;
         let started = started.recv().await.context("the worker ended")?;
         latencies.add(started - sent);
         wait_until_completed(monitor, nth).await;
