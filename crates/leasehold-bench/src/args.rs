@@ -17,6 +17,11 @@ pub(crate) enum Command {
     Raw(RawArgs),
     /// Submit and run tasks, against the limit set by the raw request rate of the same store
     Queue(QueueArgs),
+    /// Submit and run tasks of a journal, against bare appends and syncs in a folder, or bare puts in a bucket
+    Journal(JournalArgs),
+    /// Fill a journal until killed, or open it, in a process of its own
+    #[command(hide = true)]
+    JournalProcess(JournalProcessArgs),
     /// Measure the cost of a task and the worker's memory, with few and with many waiting tasks
     Depth(DepthArgs),
     /// Measure the time to assign pieces to peers, over whole transfers
@@ -98,6 +103,47 @@ pub(crate) struct QueueArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct JournalArgs {
+    /// Tasks per round and stage; single submits make a tenth of it
+    #[arg(long, default_value_t = 20_000, value_parser = at_least_one)]
+    pub(crate) tasks: u64,
+
+    /// Measured rounds, after one that warms up
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) rounds: u32,
+
+    /// Waiting tasks with which memory and opening after `kill -9` are measured; 0 for none
+    #[arg(long, default_value_t = 0)]
+    pub(crate) waiting: u64,
+
+    #[command(flatten)]
+    pub(crate) site: StoreArgs,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct JournalProcessArgs {
+    /// Kind of store of the queue
+    #[arg(long, value_enum)]
+    pub(crate) place: BenchStore,
+
+    /// Address of the store
+    #[arg(long)]
+    pub(crate) address: String,
+
+    /// Endpoint of the bucket
+    #[arg(long)]
+    pub(crate) endpoint: Option<String>,
+
+    /// Tasks to submit; 0 to open the queue
+    #[arg(long)]
+    pub(crate) fill: u64,
 }
 
 #[derive(Debug, clap::Args)]

@@ -5,7 +5,7 @@
 //! machine affects all alike.
 
 use anyhow::{Context, ensure};
-use leasehold_queue::ObjectQueue;
+use leasehold_queue::Queue;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -23,7 +23,7 @@ pub(crate) struct Level {
     pub(crate) waiting: u64,
     /// Measurements of its workers, in the measured rounds.
     pub(crate) rounds: Vec<WorkerMeasurement>,
-    queue: ObjectQueue,
+    queue: Queue,
     missing: u64,
 }
 
@@ -60,7 +60,7 @@ fn measure(
 ) -> anyhow::Result<Vec<Level>> {
     let level = |waiting: &u64| {
         let client = store.client(&name(*waiting))?;
-        let queue = runtime.block_on(ObjectQueue::connect(client))?;
+        let queue = runtime.block_on(Queue::connect(client))?;
         Ok(Level { waiting: *waiting, rounds: Vec::new(), queue, missing: *waiting })
     };
     let mut levels: Vec<_> = args.waiting.iter().map(level).collect::<anyhow::Result<_>>()?;
@@ -104,10 +104,11 @@ fn run_worker(
 pub(crate) fn work(args: &args::WorkArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let client = store_under_test::client(args.place, &args.address, args.endpoint.as_deref())?;
-    let queue = runtime.block_on(ObjectQueue::connect(client))?;
-    let before = queue.client().ledger().snapshot();
+    let queue = runtime.block_on(Queue::connect(client))?;
+    let ledger = queue.client()?.ledger();
+    let before = ledger.snapshot();
     let round = runtime.block_on(run_tasks(&queue, args.tasks))?;
-    let requests = queue.client().ledger().snapshot().since(&before);
+    let requests = ledger.snapshot().since(&before);
     BenchReport::worker_measurement(&WorkerMeasurement {
         tasks: round.operations,
         seconds: round.lasted.as_secs_f64(),

@@ -5,6 +5,7 @@
 //! | [`args`] | command-line arguments |
 //! | [`raw`] | the command `raw`: every kind of request on every store, ours against plain calls |
 //! | [`queue`] | the command `queue`: tasks submitted and run, against the limit |
+//! | [`journal`] | the command `journal`: tasks of a journal, against bare appends and syncs, or bare puts |
 //! | [`depth`] | the command `depth`: few and many waiting, and the worker's memory |
 //! | [`manager`] | the command `manager`: cost of assigning pieces to peers |
 //! | [`dashboard`] | the command `dashboard`: response time over many tasks, and memory |
@@ -27,6 +28,7 @@ mod client_calls;
 mod dashboard;
 mod depth;
 mod histogram;
+mod journal;
 mod limit;
 mod manager;
 mod measure;
@@ -46,6 +48,8 @@ fn main() -> anyhow::Result<()> {
     match args::Args::parse().command {
         args::Command::Raw(raw) => raw::run(&raw),
         args::Command::Queue(queue) => queue::run(&queue),
+        args::Command::Journal(journal) => journal::run(&journal),
+        args::Command::JournalProcess(process) => journal::process(&process),
         args::Command::Depth(depth) => depth::run(&depth),
         args::Command::Manager(manager) => manager::run(&manager),
         args::Command::Dashboard(dashboard) => dashboard::run(&dashboard),

@@ -9,7 +9,7 @@
 
 use anyhow::{Context as _, ensure};
 use leasehold_core::NewTask;
-use leasehold_queue::ObjectQueue;
+use leasehold_queue::{ObjectQueue, Queue};
 use leasehold_store::ledger::LedgerLine;
 use leasehold_store::{Ledger, Snapshot};
 use leasehold_worker::{Context, Monitor, Shutdown, TaskError, Worker, WorkerOptions};
@@ -31,7 +31,7 @@ use crate::report::BenchReport;
 use crate::round::{AsyncSide, Calls, RoundPlan, RoundResult, Side, cpu_time};
 use crate::store_under_test::StoreUnderTest;
 
-const TASK_TYPE: &str = "noop";
+pub(crate) const TASK_TYPE: &str = "noop";
 /// Interval at which completion is polled: there is no event for it, and a round takes seconds.
 const POLL_EVERY: Duration = Duration::from_millis(1);
 /// Number of tasks that are run one at a time.
@@ -84,7 +84,8 @@ fn measure(
     store: &StoreUnderTest,
     runtime: &Arc<Runtime>,
 ) -> anyhow::Result<QueueMeasurement> {
-    let queue = runtime.block_on(ObjectQueue::connect(store.client("ours")?))?;
+    let objects = runtime.block_on(ObjectQueue::connect(store.client("ours")?))?;
+    let (ledger, queue) = (objects.client().ledger(), Queue::from(objects.clone()));
     prepare(&*store.plain)?;
     let mut paces = 0;
     let mut pace = || {
@@ -95,10 +96,9 @@ fn measure(
     let mut before = pace()?;
     for round in 0..=args.rounds {
         BenchReport::progress(store.place, &format!("round {round} of {}", args.rounds));
-        let submitted = with_requests(queue.client().ledger(), || submit_tasks(&queue, args.tasks, runtime))?;
+        let submitted = with_requests(ledger, || submit_tasks(&queue, args.tasks, runtime))?;
         let between = pace()?;
-        let worked =
-            with_requests(queue.client().ledger(), || runtime.block_on(run_tasks(&queue, args.tasks)))?;
+        let worked = with_requests(ledger, || runtime.block_on(run_tasks(&queue, args.tasks)))?;
         let after = pace()?;
         // The first round warms up.
         if round > 0 {
@@ -136,11 +136,7 @@ impl TaskStage {
 }
 
 /// Submits a number of tasks, 64 in flight.
-pub(crate) fn submit_tasks(
-    queue: &ObjectQueue,
-    tasks: u64,
-    runtime: &Arc<Runtime>,
-) -> anyhow::Result<RoundResult> {
+pub(crate) fn submit_tasks(queue: &Queue, tasks: u64, runtime: &Arc<Runtime>) -> anyhow::Result<RoundResult> {
     let side = AsyncSide { calls: Arc::new(Submits(queue.clone())), runtime: runtime.clone() };
     // Tasks have keys of their own, so the plan's are not used.
     side.round(&RoundPlan {
@@ -152,7 +148,7 @@ pub(crate) fn submit_tasks(
     })
 }
 
-struct Submits(ObjectQueue);
+struct Submits(Queue);
 
 impl Calls for Submits {
     type Version = ();
@@ -168,7 +164,7 @@ impl Calls for Submits {
 }
 
 /// Runs at least a number of tasks, 64 at once.
-pub(crate) async fn run_tasks(queue: &ObjectQueue, tasks: u64) -> anyhow::Result<RoundResult> {
+pub(crate) async fn run_tasks(queue: &Queue, tasks: u64) -> anyhow::Result<RoundResult> {
     let worker = worker(queue, || ())?;
     let (monitor, shutdown) = (worker.monitor(), Shutdown::default());
     let (cpu, began) = (cpu_time(), Instant::now());
@@ -188,7 +184,7 @@ pub(crate) async fn run_tasks(queue: &ObjectQueue, tasks: u64) -> anyhow::Result
     })
 }
 
-fn worker(queue: &ObjectQueue, started: impl Fn() + Send + Sync + 'static) -> anyhow::Result<Worker> {
+fn worker(queue: &Queue, started: impl Fn() + Send + Sync + 'static) -> anyhow::Result<Worker> {
     let worker = Worker::new(queue.clone(), "bench", None)?;
     let worker = worker.handle(TASK_TYPE, move |_: Context, _: Value| {
         started();
@@ -205,7 +201,7 @@ async fn wait_until_completed(monitor: &Monitor, tasks: u64) {
 }
 
 /// Measures the time from before the submit to the handler, one task at a time.
-async fn one_at_a_time(queue: &ObjectQueue) -> anyhow::Result<Histogram> {
+pub(crate) async fn one_at_a_time(queue: &Queue) -> anyhow::Result<Histogram> {
     let (sender, receiver) = mpsc::unbounded_channel();
     let worker = worker(queue, move || {
         // The receiver is gone once the last start was received.
@@ -224,7 +220,7 @@ async fn one_at_a_time(queue: &ObjectQueue) -> anyhow::Result<Histogram> {
 }
 
 async fn measure_lone(
-    queue: &ObjectQueue,
+    queue: &Queue,
     monitor: &Monitor,
     mut started: mpsc::UnboundedReceiver<Instant>,
 ) -> anyhow::Result<Histogram> {
