@@ -43,8 +43,8 @@ mod upcoming;
 pub use change::TaskChange;
 pub use commit::{Commit, CommitHash, CommitHeader, EncodedCommit, Fence, LogPosition, Seq};
 pub use decide::{
-    ClaimRequest, ClaimToRenew, JournalContext, JournalDecision, Operated, PurgeCursor, PurgePage, RenewRequest,
-    RenewedClaim, SettleRequest, SubmitRequest, Ticked,
+    ClaimRequest, ClaimToRenew, JournalContext, JournalDecision, Operated, PurgeCursor, PurgePage,
+    RenewRequest, RenewedClaim, SettleRequest, SubmitRequest, Ticked,
 };
 pub use read::{JournalCounts, TaskPage};
 pub use record::{ChangeKind, JournalRecord};

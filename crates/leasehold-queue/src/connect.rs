@@ -7,9 +7,7 @@
 
 use leasehold_core::limits::{LAYOUT_ASKED_EVERY, LAYOUT_TRUSTED};
 use leasehold_core::{HexName, Now, Result, ShardLen, StepContext, TaskId, keys};
-use leasehold_store::{
-    Client, FolderOptions, FolderStore, Host, HostExt, OpenMode, OpenOptions, SystemHost,
-};
+use leasehold_store::{Client, FolderOptions, FolderStore, Host, HostExt, OpenMode, OpenOptions, SystemHost};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;

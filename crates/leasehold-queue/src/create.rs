@@ -64,9 +64,9 @@ async fn restored_layout(client: &Client, wanted: Option<LayoutName>) -> Result<
         }
     };
     match wanted {
-        Some(wanted) if wanted != found => {
-            Err(Error::invalid(format!("layout {wanted} is required, but the keys are those of layout {found}")))
-        }
+        Some(wanted) if wanted != found => Err(Error::invalid(format!(
+            "layout {wanted} is required, but the keys are those of layout {found}"
+        ))),
         _ => Ok(found),
     }
 }

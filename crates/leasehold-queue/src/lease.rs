@@ -206,15 +206,6 @@ impl Leases {
         self.replace(held, |lease, now, write_id| lease.renewed(self.holder.ttl, now, write_id)).await
     }
 
-    /// Renews a lease and replaces the fields that describe its subject.
-    pub(crate) async fn renew_with(&self, held: &mut HeldLease, subject: Map<String, Value>) -> Result<Renewed> {
-        self.replace(held, |lease, now, write_id| Lease {
-            subject: subject.clone(),
-            ..lease.renewed(self.holder.ttl, now, write_id)
-        })
-        .await
-    }
-
     /// Releases a lease, so that another process can take it at once. A lease that was lost is not changed.
     pub async fn release(&self, mut held: HeldLease) -> Result<()> {
         self.replace(&mut held, Lease::released).await.map(drop)

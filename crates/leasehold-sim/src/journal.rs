@@ -91,7 +91,9 @@ fn every_request_is_counted(world: &mut World) -> Result<(), Failed> {
 /// Checks the number of puts without faults: one for each commit.
 fn one_put_per_commit(world: &World, checker: &JournalChecker) -> Result<(), String> {
     let clients = world.clients();
-    let is_commit = |line: &leasehold_store::ledger::LedgerLine| line.purpose == Purpose::Journal && line.verb == Verb::Put;
+    let is_commit = |line: &leasehold_store::ledger::LedgerLine| {
+        line.purpose == Purpose::Journal && line.verb == Verb::Put
+    };
     let puts: u64 = clients.iter().map(|(_, client)| client.ledger().snapshot().count(is_commit)).sum();
     let commits = checker.commits();
     if puts == commits { Ok(()) } else { Err(format!("requests: {puts} puts of {commits} commits")) }

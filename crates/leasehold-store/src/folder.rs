@@ -52,7 +52,8 @@ use crate::clock::Clock;
 use crate::host::Host;
 use crate::open::OpenMode;
 use crate::store::{
-    Answer, Cause, Failure, Get, List, LocalFolder, Page, PartId, PutAnswer, Ranged, Store, UploadId, Version, When,
+    Answer, Cause, Failure, Get, List, LocalFolder, Page, PartId, PutAnswer, Ranged, Store, UploadId,
+    Version, When,
 };
 use files::Files;
 pub(crate) use files::{is_missing, read_only_error};

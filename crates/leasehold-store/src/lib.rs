@@ -56,7 +56,7 @@ pub use open::{OpenMode, OpenOptions, open};
 pub use price::Prices;
 pub use probe::probe;
 pub use store::{
-    Cause, Cursor, Failure, Get, List, ListEntry, LocalFolder, Object, Page, PartId, PutAnswer, Ranged, Store, UploadId,
-    Version, When,
+    Cause, Cursor, Failure, Get, List, ListEntry, LocalFolder, Object, Page, PartId, PutAnswer, Ranged,
+    Store, UploadId, Version, When,
 };
 pub use update::{Decision, Updated, update, update_from};

@@ -4,7 +4,7 @@ use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_core::{Kind, Result, State, Status, StoreTime, Task, TaskId};
 use leasehold_queue::inspect::READS_AT_ONCE;
-use leasehold_queue::{Filter, ListedTask, ObjectQueue, Queue};
+use leasehold_queue::{Filter, ListedTask, Queue};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -156,7 +156,8 @@ pub(crate) async fn stats(queue: &Queue, args: &StatsArgs, printer: &Printer) ->
 /// Counts of a layout that knows them without reading every task.
 async fn stats_of_layout(queue: &Queue, printer: &Printer) -> anyhow::Result<()> {
     let stats = queue.stats().await?;
-    let finished = |status| stats.finished.as_ref().and_then(|counts| counts.get(&status)).copied().unwrap_or(0);
+    let finished =
+        |status| stats.finished.as_ref().and_then(|counts| counts.get(&status)).copied().unwrap_or(0);
     let census = Census {
         due: stats.due,
         scheduled: stats.scheduled,

@@ -71,7 +71,11 @@ enum BrokerEvent {
 }
 
 impl Broker {
-    pub(super) fn new(client: Client, opened: OpenedJournal, requests: mpsc::Receiver<BrokerRequest>) -> Self {
+    pub(super) fn new(
+        client: Client,
+        opened: OpenedJournal,
+        requests: mpsc::Receiver<BrokerRequest>,
+    ) -> Self {
         let OpenedJournal { state, writer, lease, linger } = opened;
         let now = client.host().instant();
         Self {
@@ -132,10 +136,11 @@ impl Broker {
         if let Poll::Ready(renewed) = self.lease.poll(context) {
             return Poll::Ready(BrokerEvent::Lease(renewed));
         }
-        if !self.is_closing && !self.open.is_full() {
-            if let Poll::Ready(received) = self.requests.poll_recv(context) {
-                return Poll::Ready(received.map_or(BrokerEvent::Closed, BrokerEvent::Request));
-            }
+        if !self.is_closing
+            && !self.open.is_full()
+            && let Poll::Ready(received) = self.requests.poll_recv(context)
+        {
+            return Poll::Ready(received.map_or(BrokerEvent::Closed, BrokerEvent::Request));
         }
         self.timer.poll(context).map(|()| BrokerEvent::Woken)
     }
@@ -182,13 +187,12 @@ impl Broker {
     }
 
     async fn writer_done(&mut self, done: WriterDone) -> Result<()> {
-        let answers = match self.confirmed(done).await? {
-            true => {
-                let HeldAnswers { confirmed, unproven } = std::mem::take(&mut self.in_flight);
-                self.unchecked.extend(unproven);
-                confirmed
-            }
-            false => std::mem::take(&mut self.checking),
+        let answers = if self.confirmed(done).await? {
+            let HeldAnswers { confirmed, unproven } = std::mem::take(&mut self.in_flight);
+            self.unchecked.extend(unproven);
+            confirmed
+        } else {
+            std::mem::take(&mut self.checking)
         };
         for answer in answers {
             self.send(answer)?;

@@ -34,11 +34,9 @@ impl Follower {
     /// Reads the log to its current end. Starts over if the part that it needs next may have been deleted.
     pub(super) async fn follow(follower: Option<Self>, client: &Client, log: &Log) -> Result<Self> {
         let fields = read_fields(client).await?;
-        let is_covered = |follower: &Self| {
-            fields.as_ref().is_none_or(|fields| follower.position().seq >= fields.floor)
-        };
-        let mut follower =
-            follower.filter(is_covered).unwrap_or_else(|| Self::new(log, fields.as_ref()));
+        let is_covered =
+            |follower: &Self| fields.as_ref().is_none_or(|fields| follower.position().seq >= fields.floor);
+        let mut follower = follower.filter(is_covered).unwrap_or_else(|| Self::new(log, fields.as_ref()));
         if let Err(error) = follower.read().await {
             if error.kind() != Kind::Corrupt {
                 return Err(error);

@@ -152,7 +152,9 @@ impl BrokerSlot {
         let _ = line.requests.send(BrokerRequest::Close).await;
         match line.ended().await {
             BrokerEnd::Closed | BrokerEnd::NotOpened(..) => Ok(()),
-            BrokerEnd::Stopped(why) => Err(Error::new(Kind::Unavailable, format!("the broker has stopped: {why}"))),
+            BrokerEnd::Stopped(why) => {
+                Err(Error::new(Kind::Unavailable, format!("the broker has stopped: {why}")))
+            }
         }
     }
 

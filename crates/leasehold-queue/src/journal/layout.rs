@@ -6,9 +6,7 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use leasehold_core::filter::Filter;
 use leasehold_core::journal::{JournalCounts, JournalState, Operated, SubmitRequest, TaskPage};
 use leasehold_core::limits::BROKER_PAGE_MAX;
-use leasehold_core::{
-    Error, Event, NewTask, Now, Result, Status, Task, TaskId, TaskIdPrefix,
-};
+use leasehold_core::{Error, Event, NewTask, Now, Result, Status, Task, TaskId, TaskIdPrefix};
 use leasehold_store::{Client, Host, HostExt, Version};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -94,7 +92,7 @@ impl QueueLayout for JournalQueue {
         Box::pin(async move {
             let changed = async {
                 if !self.broker.watch(*id, known.task.rev).await {
-                    std::future::pending().await
+                    std::future::pending::<()>().await;
                 }
             };
             select(rested, Box::pin(changed)).await;
@@ -188,7 +186,8 @@ impl JournalQueue {
         let (retention, mut purged, mut after) = (Arc::new(retention), PurgedAll::default(), None);
         loop {
             let (retention, by) = (retention.clone(), self.by.clone());
-            let page = self.broker.ask(|answer| BrokerRequest::Purge { retention, after, by, answer }).await?;
+            let page =
+                self.broker.ask(|answer| BrokerRequest::Purge { retention, after, by, answer }).await?;
             purged.deleted += page.deleted;
             purged.corrupt.extend(page.corrupt);
             after = page.next;

@@ -34,8 +34,20 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Record kinds that this program understands.
 const KINDS: [&str; 14] = [
-    "submit", "heard", "claim", "complete", "fail", "snooze", "release", "stop", "cancel", "reschedule", "retry",
-    "timeout", "expire", "purge",
+    "submit",
+    "heard",
+    "claim",
+    "complete",
+    "fail",
+    "snooze",
+    "release",
+    "stop",
+    "cancel",
+    "reschedule",
+    "retry",
+    "timeout",
+    "expire",
+    "purge",
 ];
 
 /// Fields of the lease on the journal beside those of every lease.
@@ -71,7 +83,9 @@ impl JournalFields {
         let fields: Self = serde_json::from_value(Value::Object(lease.subject.clone()))
             .map_err(|error| corrupt(format!("not a lease on a journal: {error}")))?;
         match fields.requires.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
-            Some(kind) => Err(corrupt(format!("records of kind `{kind}` are not supported; upgrade leasehold"))),
+            Some(kind) => {
+                Err(corrupt(format!("records of kind `{kind}` are not supported; upgrade leasehold")))
+            }
             None => Ok(fields),
         }
     }
@@ -123,16 +137,23 @@ pub(crate) struct JournalLease {
 #[derive(Debug)]
 pub(crate) enum TakenJournal {
     /// This process holds it.
-    Ours(JournalLease),
+    Ours(Box<JournalLease>),
     /// Another process holds it.
     Others(Lease),
 }
 
 impl JournalLease {
+    /// Interval of renewals.
+    pub(crate) const RENEWED_EVERY: Duration = JOURNAL_LEASE_RENEWED_EVERY;
+
     /// Takes the lease if it is free, or if its holder is `ended`, as the kernel says on the same host.
     ///
     /// Requests: 1 get, 1 put.
-    pub(crate) async fn take(client: &Client, instance: &HexName, ended: Option<&Lease>) -> Result<TakenJournal> {
+    pub(crate) async fn take(
+        client: &Client,
+        instance: &HexName,
+        ended: Option<&Lease>,
+    ) -> Result<TakenJournal> {
         let holder = Holder {
             worker_id: WorkerId::checked("worker id", "broker")?,
             instance: instance.clone(),
@@ -143,16 +164,14 @@ impl JournalLease {
         let taken = leases.take_by(keys::JOURNAL_LEASE, |found, now, write_id| {
             let subject = JournalFields::after(found.as_ref(), process.clone())?.write();
             let has_ended = |found: &Lease| ended.is_some_and(|ended| ended.is_same_claim(found));
-            let found = found.map(|found| match has_ended(&found) {
-                true => found.released(now, write_id.clone()),
-                false => found,
-            });
+            let found = found
+                .map(|found| if has_ended(&found) { found.released(now, write_id.clone()) } else { found });
             Ok(Lease::take(found, &subject, &holder, now, write_id))
         });
         Ok(match taken.await? {
             Taken::Ours(held) => {
                 let fields = JournalFields::read(held.lease())?;
-                TakenJournal::Ours(Self { leases, held, fields })
+                TakenJournal::Ours(Box::new(Self { leases, held, fields }))
             }
             Taken::Others(lease) => TakenJournal::Others(lease),
         })
@@ -183,26 +202,9 @@ impl JournalLease {
         self.leases.client()
     }
 
-    /// Interval of renewals.
-    pub(crate) fn renew_every(&self) -> Duration {
-        JOURNAL_LEASE_RENEWED_EVERY
-    }
-
     /// Renews the lease. Requests: 1 put.
     pub(crate) async fn renew(&mut self) -> Result<Renewed> {
         self.leases.renew(&mut self.held).await
-    }
-
-    /// Renews the lease with new fields.
-    pub(crate) async fn renew_with(&mut self, fields: JournalFields) -> Result<Renewed> {
-        // Fields of newer programs are kept.
-        let mut subject = self.held.lease().subject.clone();
-        subject.extend(fields.write());
-        let renewed = self.leases.renew_with(&mut self.held, subject).await?;
-        if renewed == Renewed::Kept {
-            self.fields = fields;
-        }
-        Ok(renewed)
     }
 
     /// Releases the lease, so that another process can take it at once. Without an answer it is left to expire. Requests: 1

@@ -61,7 +61,7 @@ async fn take_lease(client: &Client, log: &Log, instance: &HexName) -> Result<Jo
     let mut ended = None;
     loop {
         let held = match JournalLease::take(client, instance, ended.as_ref()).await? {
-            TakenJournal::Ours(lease) => return Ok(lease),
+            TakenJournal::Ours(lease) => return Ok(*lease),
             TakenJournal::Others(held) => held,
         };
         let waited = client.host().instant().since(began);
@@ -129,26 +129,23 @@ async fn fence(
 
 /// Applies a commit to the state.
 pub(super) fn apply(state: &mut JournalState, commit: &Commit) -> Result<()> {
-    match commit.header.fence {
-        Some(Fence { trusted_until, at }) => {
-            if breaks("unheard-extended") {
-                hear_all(state, at)?;
-            }
-            state.fence(at, trusted_until);
+    if let Some(Fence { trusted_until, at }) = commit.header.fence {
+        if breaks("unheard-extended") {
+            hear_all(state, at)?;
         }
-        None => {
-            let seq = commit.header.seq;
-            state
-                .replay(&commit.records)
-                .map_err(|error| Error::new(error.kind(), format!("commit {seq}: {error}")).because(error))?;
-        }
+        state.fence(at, trusted_until);
+        return Ok(());
     }
-    Ok(())
+    let in_commit = |error: Error| {
+        Error::new(error.kind(), format!("commit {}: {error}", commit.header.seq)).because(error)
+    };
+    state.replay(&commit.records).map_err(in_commit)
 }
 
 /// Marks every claim as renewed: for a mutant of rule C5.
 fn hear_all(state: &mut JournalState, at: StoreTime) -> Result<()> {
-    let workers: Vec<_> = state.workers().map(|(by, tasks)| (by.clone(), tasks.iter().copied().collect())).collect();
+    let workers: Vec<_> =
+        state.workers().map(|(by, tasks)| (by.clone(), tasks.iter().copied().collect())).collect();
     workers.into_iter().try_for_each(|(by, tasks)| state.apply(JournalRecord::Heard { at, by, tasks }))
 }
 
@@ -156,7 +153,7 @@ fn hear_all(state: &mut JournalState, at: StoreTime) -> Result<()> {
 async fn keep_renewed(lease: &mut JournalLease) -> Error {
     let host = lease.client().host().clone();
     loop {
-        host.sleep(lease.renew_every()).await;
+        host.sleep(JournalLease::RENEWED_EVERY).await;
         match lease.renew().await {
             Ok(Renewed::Kept) => {}
             Ok(Renewed::Lost) => return superseded(),

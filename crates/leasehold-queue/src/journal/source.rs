@@ -226,16 +226,14 @@ impl JournalSource {
     /// not ended yet.
     async fn take_slots(&mut self, tasks: Vec<Task>) {
         for task in tasks {
-            match self.worker.slots.take(task.id).filter(|_| !self.worker.slots.is_closed()) {
-                Some(slot) => {
-                    let claim = JournalClaim::new(self.broker.clone(), task, &self.worker);
-                    self.claimed.push_back(TaskInSlot { task: Box::new(claim), slot });
-                }
-                None => {
-                    self.release(task).await;
-                    self.rest(None);
-                }
-            }
+            let slot = self.worker.slots.take(task.id).filter(|_| !self.worker.slots.is_closed());
+            let Some(slot) = slot else {
+                self.release(task).await;
+                self.rest(None);
+                continue;
+            };
+            let claim = JournalClaim::new(self.broker.clone(), task, &self.worker);
+            self.claimed.push_back(TaskInSlot { task: Box::new(claim), slot });
         }
     }
 

@@ -15,7 +15,10 @@ pub struct TokioTimeHost {
     drawn: AtomicU64,
 }
 
-#[expect(clippy::disallowed_methods, reason = "tokio's time is paused in tests, which is the purpose of this host")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tokio's time is paused in tests, which is the purpose of this host"
+)]
 impl TokioTimeHost {
     /// Creates a host that was booted just now.
     #[must_use]

@@ -93,7 +93,9 @@ impl JournalActors {
     pub(super) fn start(&self, world: &World) {
         for node in 0..NODES {
             let actors = self.clone();
-            world.actor(&node_name(node), move |host, client| Box::pin(actors.clone().live(node, host, client)));
+            world.actor(&node_name(node), move |host, client| {
+                Box::pin(actors.clone().live(node, host, client))
+            });
         }
         let actors = self.clone();
         world.actor("reader", move |host, client| Box::pin(actors.clone().follow(host, client)));
@@ -214,7 +216,8 @@ impl JournalActors {
 
     async fn work(&self, node: usize, host: &Arc<SimHost>, queue: &Queue, shutdown: Shutdown) {
         let Some(source) = queue.task_source() else { return };
-        let record = Recorder { queue: queue.clone(), checker: self.checker.clone(), alarm: self.alarm.clone() };
+        let record =
+            Recorder { queue: queue.clone(), checker: self.checker.clone(), alarm: self.alarm.clone() };
         let source = Arc::new(RecordedSource { source, record });
         while !shutdown.is_requested() {
             match self.run_worker(node, host, source.clone(), shutdown.clone()).await {
@@ -244,7 +247,8 @@ impl JournalActors {
             ..WorkerOptions::default()
         };
         let worker = Worker::from_source(source, host.clone(), &node_name(node))?.options(options);
-        let worker = worker.handle("*", move |context, _: Value| actors.clone().handle(own.clone(), context))?;
+        let worker =
+            worker.handle("*", move |context, _: Value| actors.clone().handle(own.clone(), context))?;
         let counts = worker.run(shutdown).await?;
         self.note(host, format!("has stopped: {counts:?}"));
         Ok(())
@@ -319,8 +323,14 @@ impl JournalActors {
             if self.checker.is_calm() {
                 return;
             }
-            let broken = break_lease(&client, keys::JOURNAL_LEASE).await;
-            self.note(&host, format!("breaks the lease: {}", describe(broken.map(|lease| lease.map(|lease| lease.epoch)))));
+            let broken = break_lease(&client, keys::JOURNAL_LEASE, &serde_json::Map::new()).await;
+            self.note(
+                &host,
+                format!(
+                    "breaks the lease: {}",
+                    describe(broken.map(|lease| lease.and_then(|info| info.lease).map(|lease| lease.epoch)))
+                ),
+            );
         }
     }
 

@@ -74,8 +74,11 @@ impl Answers {
         };
         self.acknowledged.push(submitted.id);
         let input = &task.now().0["input"];
-        if input["submit"].as_u64() != Some(number).filter(|_| key.is_none()) || input["key"].as_u64() != key {
-            return Err(format!("P1: submit {number} was acknowledged as task {id}, which has the input {input}"));
+        if input["submit"].as_u64() != Some(number).filter(|_| key.is_none()) || input["key"].as_u64() != key
+        {
+            return Err(format!(
+                "P1: submit {number} was acknowledged as task {id}, which has the input {input}"
+            ));
         }
         let is_retry = |event: &Value| event["event"] == "retry";
         if submitted.is_retried && !task.now().history().iter().any(is_retry) {
@@ -101,13 +104,14 @@ impl Answers {
     ) -> Result<(), String> {
         self.reads += 1;
         let revs = 1..=task.now().number("rev");
-        let mut states = revs.filter_map(|rev| task.revision(rev));
+        let mut shown = revs.filter_map(|rev| task.revision(rev));
         let is_shown = |(raw, from, to): (&crate::queue::raw::Raw, u64, u64)| {
             raw.status() == status.name() && overlaps((from, to), sent, log)
         };
-        match states.any(is_shown) {
-            true => Ok(()),
-            false => Err(format!("refusal: task {} was reported as {status}, which it was not", task.now().text("id"))),
+        if shown.any(is_shown) {
+            Ok(())
+        } else {
+            Err(format!("refusal: task {} was reported as {status}, which it was not", task.now().text("id")))
         }
     }
 
@@ -135,7 +139,10 @@ impl Answers {
                     _ => true,
                 };
                 if !is_consistent {
-                    return Err(format!("refusal: {name} of task {id} was rejected ({why}), but it is {}", task.status()));
+                    return Err(format!(
+                        "refusal: {name} of task {id} was rejected ({why}), but it is {}",
+                        task.status()
+                    ));
                 }
                 self.shows(task, sent, log)
             }
@@ -172,9 +179,10 @@ impl Answers {
         if let Some(unknown) = listed.keys().find(|id| log.tasks.get(id).is_none()) {
             return Err(format!("P1: task {unknown} is listed, but the log has no submit of it"));
         }
-        match shown.0 <= shown.1 {
-            true => Ok(()),
-            false => Err("refusal: a list shows no state that the log had since the request".to_owned()),
+        if shown.0 <= shown.1 {
+            Ok(())
+        } else {
+            Err("refusal: a list shows no state that the log had since the request".to_owned())
         }
     }
 
@@ -185,9 +193,10 @@ impl Answers {
             return Err(format!("P1: task {id} was reported, but the log has no submit of it"));
         };
         let range = self.same(task, logged, sent, log)?;
-        match overlaps(range, sent, log) {
-            true => Ok(()),
-            false => Err(format!("refusal: task {id} was reported at revision {}, which it had left", task.rev)),
+        if overlaps(range, sent, log) {
+            Ok(())
+        } else {
+            Err(format!("refusal: task {id} was reported at revision {}, which it had left", task.rev))
         }
     }
 
@@ -206,14 +215,22 @@ impl Answers {
         };
         if let Some(field) = difference(raw, &reported) {
             let (ours, theirs) = (&raw.0[field], &reported[field]);
-            return Err(format!("replay: task {id} has {field} {theirs} at revision {rev}, the log has {ours}"));
+            return Err(format!(
+                "replay: task {id} has {field} {theirs} at revision {rev}, the log has {ours}"
+            ));
         }
         let is_current = logged.now().number("rev") == rev;
         if let leasehold_core::State::Running(claim) = &task.state
             && is_current
             && let Some(now) = log.now
         {
-            check_expiry(&(id.to_string(), raw.text("lease_id").to_owned()), claim.expires_at, logged, sent, (log, now))?;
+            check_expiry(
+                &(id.to_string(), raw.text("lease_id").to_owned()),
+                claim.expires_at,
+                logged,
+                sent,
+                (log, now),
+            )?;
         }
         Ok((from, to))
     }

@@ -112,7 +112,9 @@ impl JournalChecker {
             Err(error) if error.reason() == Some(Reason::Missing) => {
                 Err(format!("refusal: task {id} was acknowledged, but a wait did not find it"))
             }
-            Ok(task) if !task.status().is_final() => Err(format!("a wait for task {id} ended while it is {}", task.status())),
+            Ok(task) if !task.status().is_final() => {
+                Err(format!("a wait for task {id} ended while it is {}", task.status()))
+            }
             _ => self.check_read(id, answer, SentAt::default()),
         }
     }
@@ -196,7 +198,8 @@ impl JournalChecker {
             *counts.entry(task.now().status()).or_default() += 1;
         }
         let Answers { acknowledged, unknown, reads, .. } = &observed.answers;
-        let (commits, fences, claims) = (observed.log.len(), observed.log.fences(), observed.claims.summary());
+        let (commits, fences, claims) =
+            (observed.log.len(), observed.log.fences(), observed.claims.summary());
         let acknowledged = acknowledged.len();
         format!(
             "{acknowledged} acknowledged, {unknown} unknown, {commits} commits, {fences} fences, {claims}, {reads} reads, {counts:?}"
@@ -263,9 +266,10 @@ impl Observed {
         let Some(task) = self.tasks.get(id).map(super::raw_tasks::RawTask::now) else { return Ok(()) };
         let claim = (id.to_owned(), task.number("epoch"));
         let is_right = self.succeeded.contains(&claim) && task.0["output"].as_u64() == Some(claim.1);
-        match task.status() == "completed" && !is_right {
-            true => Err(format!("P3: task {id} is completed in epoch {}, whose handler did not succeed", claim.1)),
-            false => Ok(()),
+        if task.status() == "completed" && !is_right {
+            Err(format!("P3: task {id} is completed in epoch {}, whose handler did not succeed", claim.1))
+        } else {
+            Ok(())
         }
     }
 }

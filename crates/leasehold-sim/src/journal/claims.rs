@@ -14,7 +14,7 @@ const SLACK_MS: i64 = 50;
 /// All claims that were ever made.
 #[derive(Default)]
 pub(super) struct Claims {
-    claims: BTreeMap<ClaimName, ClaimView>,
+    by_name: BTreeMap<ClaimName, ClaimView>,
     runs: BTreeMap<u64, HandlerRun>,
     runs_begun: u64,
     timed_out: u64,
@@ -60,21 +60,29 @@ impl Claims {
     pub(super) fn logged(&mut self, effect: ClaimEffect, now: Option<i64>) -> Result<(), String> {
         let (id, lease_id, kind) = match effect {
             ClaimEffect::Begins { id, lease_id } => {
-                let claim = self.claims.entry((id.clone(), lease_id)).or_default();
+                let claim = self.by_name.entry((id.clone(), lease_id)).or_default();
                 let is_new = !std::mem::replace(&mut claim.is_logged, true);
-                return if is_new { Ok(()) } else { Err(format!("P2: task {id} is claimed twice with one lease id")) };
+                return if is_new {
+                    Ok(())
+                } else {
+                    Err(format!("P2: task {id} is claimed twice with one lease id"))
+                };
             }
             ClaimEffect::Ends { id, lease_id, kind } => (id, lease_id, kind),
         };
-        let claim = self.claims.entry((id.clone(), lease_id)).or_default();
+        let claim = self.by_name.entry((id.clone(), lease_id)).or_default();
         if kind == "timeout" {
             self.timed_out += 1;
             if let (Some(now), Some(promised)) = (now, claim.promised)
                 && now <= promised
             {
-                return Err(format!("P2: task {id} is timed out, but its worker trusts the claim for {} ms", promised - now));
+                return Err(format!(
+                    "P2: task {id} is timed out, but its worker trusts the claim for {} ms",
+                    promised - now
+                ));
             }
-        } else if !claim.requested.contains(kind.as_str()) && !(kind == "release" && claim.promised.is_none()) {
+        } else if !(claim.requested.contains(kind.as_str()) || kind == "release" && claim.promised.is_none())
+        {
             return Err(format!("P3: task {id} is settled by `{kind}`, which its worker did not ask for"));
         }
         claim.ended_by = Some(kind);
@@ -90,17 +98,17 @@ impl Claims {
             Settlement::Release => "release",
             Settlement::Stop => "stop",
         };
-        self.claims.entry(name.clone()).or_default().requested.insert(kind);
+        self.by_name.entry(name.clone()).or_default().requested.insert(kind);
     }
 
     /// Notes that a worker asks to renew its claim.
     pub(super) fn renewal_requested(&mut self, name: &ClaimName, at: Duration) {
-        self.claims.entry(name.clone()).or_default().renewal_requested = Some(at);
+        self.by_name.entry(name.clone()).or_default().renewal_requested = Some(at);
     }
 
     /// Time of the last request to renew a claim.
     pub(super) fn last_renewal(&self, name: &ClaimName) -> Option<Duration> {
-        self.claims.get(name)?.renewal_requested
+        self.by_name.get(name)?.renewal_requested
     }
 
     /// Checks the answer of a broker to the worker that holds a claim.
@@ -111,7 +119,7 @@ impl Claims {
         now: Option<i64>,
     ) -> Result<(), String> {
         let id = &name.0;
-        let claim = self.claims.entry(name.clone()).or_default();
+        let claim = self.by_name.entry(name.clone()).or_default();
         if !claim.is_logged {
             return Err(format!("P1: task {id} was claimed, but the log has no such claim"));
         }
@@ -121,13 +129,15 @@ impl Claims {
                 claim.promised = claim.promised.max(until);
                 let is_trusted = until.zip(now).is_some_and(|(until, now)| now < until);
                 match ended_by.filter(|kind| is_trusted && !claim.requested.contains(kind)) {
-                    Some(kind) => Err(format!("P2: a claim on task {id} is promised, but the log has ended it by `{kind}`")),
+                    Some(kind) => Err(format!(
+                        "P2: a claim on task {id} is promised, but the log has ended it by `{kind}`"
+                    )),
                     None => Ok(()),
                 }
             }
-            (ClaimAnswer::Settled, None | Some("timeout")) => {
-                Err(format!("P1: the end of a claim on task {id} was acknowledged, but the log has no such end"))
-            }
+            (ClaimAnswer::Settled, None | Some("timeout")) => Err(format!(
+                "P1: the end of a claim on task {id} was acknowledged, but the log has no such end"
+            )),
             (ClaimAnswer::Lost, None) => {
                 Err(format!("P3: a claim on task {id} was reported as lost, but the log holds it"))
             }
@@ -156,11 +166,16 @@ impl Claims {
     }
 
     /// Checks that a running handler was stopped if its claim has expired.
-    pub(super) fn check_running(&self, run: u64, executor: &Executor, now: Option<i64>) -> Result<(), String> {
+    pub(super) fn check_running(
+        &self,
+        run: u64,
+        executor: &Executor,
+        now: Option<i64>,
+    ) -> Result<(), String> {
         let (Some(run), Some(now)) = (self.runs.get(&run), now) else { return Ok(()) };
         let task = run.context.task();
         let name = (task.id.to_string(), task.lease_id.as_ref().map(ToString::to_string).unwrap_or_default());
-        let Some(promised) = self.claims.get(&name).and_then(|claim| claim.promised) else { return Ok(()) };
+        let Some(promised) = self.by_name.get(&name).and_then(|claim| claim.promised) else { return Ok(()) };
         let late = now - promised;
         if late <= SLACK_MS || run.context.is_cancelled() || executor.is_paused(run.process) {
             return Ok(());

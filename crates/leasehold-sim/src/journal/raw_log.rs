@@ -99,9 +99,10 @@ impl RawLog {
         let end = self.len();
         if let Some(known) = self.chain.get(&seq) {
             // Its slot was empty, so it was deleted before. A late request may fill it again: nothing reads it.
-            return match *known == link || link.is_fence {
-                true => Ok(None),
-                false => Err(format!("P1: commit {seq} was replaced after it was deleted")),
+            return if *known == link || link.is_fence {
+                Ok(None)
+            } else {
+                Err(format!("P1: commit {seq} was replaced after it was deleted"))
             };
         }
         if seq != end + 1 {
@@ -143,7 +144,7 @@ fn read(seq: u64, body: &Bytes) -> Result<(ChainLink, String, RawCommit), String
     let end = body.iter().position(|byte| *byte == b'\n').ok_or_else(|| wrong("no header"))?;
     let header = serde_json::from_slice(&body[..end]).map(Raw).map_err(|error| wrong(&error.to_string()))?;
     let lines = body.slice(end + 1..);
-    let records = lines.iter().filter(|byte| **byte == b'\n').count() as u64;
+    let records = lines.split(|byte| *byte == b'\n').count() as u64 - 1;
     if (header.number("seq"), header.number("records")) != (seq, records) {
         return Err(wrong(&header.0.to_string()));
     }

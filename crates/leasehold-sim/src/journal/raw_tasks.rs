@@ -68,9 +68,16 @@ pub(super) struct RawTask {
 /// Effect of a record on a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ClaimEffect {
-    Begins { id: String, lease_id: String },
+    Begins {
+        id: String,
+        lease_id: String,
+    },
     /// Ends by a record of this kind.
-    Ends { id: String, lease_id: String, kind: String },
+    Ends {
+        id: String,
+        lease_id: String,
+        kind: String,
+    },
 }
 
 impl RawTask {
@@ -254,7 +261,9 @@ fn changed(before: &Raw, change: &Value) -> Result<Raw, String> {
 
 fn set_state(task: &mut Raw, state: &Value) -> Result<(), String> {
     let state = state.as_object().filter(|state| state.len() == 1).ok_or("a state without a status")?;
-    STATE_FIELDS.iter().for_each(|name| set(task, name, Value::Null));
+    for name in STATE_FIELDS {
+        set(task, name, Value::Null);
+    }
     for (status, fields) in state {
         set(task, "status", json!(status));
         for (name, value) in fields.as_object().into_iter().flatten() {

@@ -2,10 +2,10 @@
 
 use futures::future::BoxFuture;
 use leasehold_core::settlement::Settlement;
-use leasehold_core::{Result, State, StoreTime, Task};
+use leasehold_core::{Result, State, Task};
 use leasehold_queue::Queue;
 use leasehold_queue::source::{
-    ClaimStatus, ClaimedTask, Next, OpenSource, SourceStatus, TaskInSlot, TaskSource, WorkerInfo,
+    ClaimStatus, ClaimedTask, OpenSource, SourceStatus, TaskInSlot, TaskSource, WorkerInfo,
 };
 use serde_json::Value;
 use std::sync::Arc;
@@ -53,13 +53,8 @@ impl OpenSource for RecordedSource {
 }
 
 impl TaskSource for RecordedTasks {
-    fn next(&mut self) -> BoxFuture<'_, Result<Next>> {
-        Box::pin(async {
-            Ok(match self.source.next().await? {
-                Next::Tasks(tasks) => Next::Tasks(tasks.into_iter().map(|task| self.record.claimed(task)).collect()),
-                Next::Empty => Next::Empty,
-            })
-        })
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<TaskInSlot>>> {
+        Box::pin(async { Ok(self.source.next().await?.map(|task| self.record.claimed(task))) })
     }
 
     fn status(&self) -> Arc<dyn SourceStatus> {
@@ -101,10 +96,6 @@ impl RecordedClaim {
 impl ClaimedTask for RecordedClaim {
     fn task(&self) -> &Task {
         self.claim.task()
-    }
-
-    fn now(&self) -> Result<StoreTime> {
-        self.claim.now()
     }
 
     fn time_left(&self) -> Option<Duration> {

@@ -2,7 +2,7 @@
 
 use futures::future::BoxFuture;
 use leasehold_core::{Name, NewTask, Task, TaskId};
-use leasehold_queue::source::{Next, Slots, TaskTypes, WorkerInfo};
+use leasehold_queue::source::{Slots, TaskTypes, WorkerInfo};
 use leasehold_queue::testing::journal::end_claim;
 use leasehold_queue::{JournalQueue, LayoutName, Queue, QueueConfig, Settlement};
 use leasehold_store::{Client, Host, MemoryStore, SystemHost};
@@ -76,11 +76,10 @@ impl Fixture for Journal {
                 until_empty: true,
             };
             let mut source = self.queue().task_source().unwrap().open(worker).await.unwrap();
-            let Next::Tasks(claims) = source.next().await.unwrap() else { panic!("no task is due") };
-            for mut claim in claims {
-                if claim.task.task().id != id {
-                    claim.task.finish(Settlement::Release).await.unwrap();
-                }
+            let mut claim = source.next().await.unwrap().expect("a task is due");
+            while claim.task.task().id != id {
+                claim.task.finish(Settlement::Release).await.unwrap();
+                claim = source.next().await.unwrap().expect("the task is due");
             }
             source.close().await.unwrap();
         })

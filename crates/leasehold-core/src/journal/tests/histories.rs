@@ -111,7 +111,7 @@ fn run(world: &mut World, op: &Op) {
         }
         Op::Settle { claim, how } if !world.claims.is_empty() => {
             let claim = world.claims[claim % world.claims.len()].clone();
-            world.settle(&claim, settlement(*how, world));
+            world.settle(&claim, settlement(*how));
         }
         Op::Operate { task, how } if !world.objects.is_empty() => {
             let id = *world.objects.keys().nth(task % world.objects.len()).unwrap();
@@ -128,14 +128,14 @@ fn run(world: &mut World, op: &Op) {
     }
 }
 
-fn settlement(how: u8, world: &World) -> Settlement {
+fn settlement(how: u8) -> Settlement {
     let error = "oh".to_owned();
     match how {
         0 => Settlement::complete(json!("done")),
         1 => Settlement::Fail { error, retryable: true, after: None },
         2 => Settlement::Fail { error, retryable: false, after: None },
         3 => Settlement::Exhaust { error, max_attempts: 1 },
-        4 => Settlement::Snooze(world.now().earliest.plus(minutes(1))),
+        4 => Settlement::Snooze(minutes(1)),
         5 => Settlement::Release,
         _ => Settlement::Stop,
     }

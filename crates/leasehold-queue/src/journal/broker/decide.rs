@@ -28,7 +28,9 @@ impl Broker {
                     // Rule C1: the next broker extends claims from the end of that trust.
                     self.send(HeldAnswer::new(answer, Err(untrusted())))
                 } else {
-                    self.decide(BROKER, Urgency::Urgent, answer, |state, context| renewed(state, renewal, context))
+                    self.decide(BROKER, Urgency::Urgent, answer, |state, context| {
+                        renewed(state, renewal, context)
+                    })
                 }
             }
             BrokerRequest::Settle { settlement, answer } => {
@@ -37,7 +39,9 @@ impl Broker {
                 self.decide(BROKER, urgency, answer, |state, context| state.settle(*settlement, context))
             }
             BrokerRequest::Operate { id, event, by, answer } => {
-                self.decide(&by, Urgency::Urgent, answer, |state, context| state.operate(&id, &event, context))
+                self.decide(&by, Urgency::Urgent, answer, |state, context| {
+                    state.operate(&id, &event, context)
+                })
             }
             BrokerRequest::Purge { retention, after, by, answer } => {
                 self.decide(&by, Urgency::Urgent, answer, |state, context| {
@@ -86,11 +90,8 @@ impl Broker {
         urgency: Urgency,
         decision: impl FnOnce(&JournalState, &JournalContext) -> JournalDecision<T>,
     ) -> Result<Logged<T>> {
-        let context = JournalContext {
-            by: by.to_owned(),
-            now: self.now()?,
-            random: self.client.host().random(),
-        };
+        let context =
+            JournalContext { by: by.to_owned(), now: self.now()?, random: self.client.host().random() };
         self.state.advance(context.now);
         let decision = decision(&self.state, &context);
         let logged = self.state.log(decision, &mut self.open.lines)?;
@@ -137,5 +138,8 @@ fn renewed(
 }
 
 fn untrusted() -> Error {
-    Error::new(Kind::Unavailable, "the broker cannot renew its own lease; claims are not renewed until it can")
+    Error::new(
+        Kind::Unavailable,
+        "the broker cannot renew its own lease; claims are not renewed until it can",
+    )
 }

@@ -83,7 +83,8 @@ impl Broker {
         let polls = std::mem::take(&mut self.parked.polls).into_iter();
         let (stopped, kept): (VecDeque<_>, VecDeque<_>) = polls.partition(|poll| poll.source == *source);
         self.parked.polls = kept;
-        let mut answers = stopped.into_iter().map(|poll| HeldAnswer::new(poll.answer, Ok(ClaimAnswer::default())));
+        let mut answers =
+            stopped.into_iter().map(|poll| HeldAnswer::new(poll.answer, Ok(ClaimAnswer::default())));
         answers.try_for_each(|answer| self.send(answer))
     }
 
@@ -91,14 +92,12 @@ impl Broker {
     fn claim_due(&mut self, poll: ClaimPoll) -> Result<Option<ClaimPoll>> {
         let ClaimPoll { request, source, waits, answer } = poll;
         let worker = request.worker.to_string();
-        let tasks = self.log(&worker, Urgency::Urgent, |state, context| state.claim(&request, context))?.answer?;
+        let tasks =
+            self.log(&worker, Urgency::Urgent, |state, context| state.claim(&request, context))?.answer?;
         if tasks.is_empty() && waits {
             return Ok(Some(ClaimPoll { request, source, waits, answer }));
         }
-        let upcoming = match tasks.is_empty() {
-            true => self.state.upcoming(&request.types, self.now()?),
-            false => None,
-        };
+        let upcoming = if tasks.is_empty() { self.state.upcoming(&request.types, self.now()?) } else { None };
         // A worker ends if nothing is left to do, and then it must be true.
         let needs_proof = tasks.is_empty() && upcoming.is_none();
         self.hold(HeldAnswer::of_claims(answer, ClaimAnswer { tasks, upcoming }), needs_proof)?;
@@ -114,7 +113,8 @@ impl Broker {
         let state = &self.state;
         self.watches.tasks.retain(|id, watches| {
             let rev = state.get(id).ok().flatten().map(|task| task.rev);
-            changed.extend(watches.extract_if(.., |watch| rev != Some(watch.rev) || watch.answer.is_closed()));
+            changed
+                .extend(watches.extract_if(.., |watch| rev != Some(watch.rev) || watch.answer.is_closed()));
             !watches.is_empty()
         });
         for watch in changed {

@@ -25,7 +25,10 @@ pub(super) enum WriterDone {
 /// The writer, which makes one call at a time (rules B6 and F7).
 pub(super) enum WriterSlot {
     Idle(LogWriter),
-    Busy { call: BoxFuture<'static, (LogWriter, WriterDone)>, is_commit: bool },
+    Busy {
+        call: BoxFuture<'static, (LogWriter, WriterDone)>,
+        is_commit: bool,
+    },
     /// Only while a call is being started.
     Empty,
 }
@@ -112,7 +115,7 @@ pub(super) struct LeaseSlot {
 
 impl LeaseSlot {
     pub(super) fn new(lease: JournalLease, now: Instant) -> Self {
-        let renew_at = later(now, lease.renew_every());
+        let renew_at = later(now, JournalLease::RENEWED_EVERY);
         Self { lease, renewal: None, renew_at, is_lost: false }
     }
 
@@ -146,7 +149,7 @@ impl LeaseSlot {
     /// Handles the end of a renewal. A lost lease ends the broker.
     pub(super) fn renewed(&mut self, renewed: Result<Renewed>, now: Instant) -> Result<()> {
         let pause = match renewed {
-            Ok(Renewed::Kept) => self.lease.renew_every(),
+            Ok(Renewed::Kept) => JournalLease::RENEWED_EVERY,
             Ok(Renewed::Lost) => {
                 self.is_lost = true;
                 return Err(superseded());
