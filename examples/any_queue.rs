@@ -6,7 +6,7 @@
 //! ```
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
-use leasehold::{Campaign, Consistency, Context, OutpostConfig, Queue, QueueType, Spool, Status};
+use leasehold::{Consistency, Context, OutpostConfig, Queue, QueuePath, QueueType, Spool, Status};
 use leasehold::{SystemHost, TaskError, Worker};
 use serde_json::json;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ async fn open(kind: QueueType, folder: &std::path::Path) -> leasehold::Result<Qu
                 consistency: Consistency::Relaxed,
                 ..OutpostConfig::new("pi-1".to_owned().try_into()?)
             };
-            let campaign = Campaign::new("spring", "pictures")?;
-            Ok(Spool::create(&folder.join("node"), &campaign, config, Arc::new(SystemHost))?.into())
+            let path = QueuePath::new("spring", "pictures")?;
+            Ok(Spool::create(&folder.join("node"), &path, config, Arc::new(SystemHost))?.into())
         }
     }
 }

@@ -21,7 +21,8 @@ pub enum Kind {
     Invalid,
     /// An object in the store is corrupt: stop, keep it, inspect it.
     Corrupt,
-    /// A lease or claim is no longer held by this process: stop acting on it.
+    /// The operation came too late: the status of the task does not allow it, or a claim or lease is no longer held by
+    /// this process. Stop acting on it.
     Lost,
     /// A bug in Leasehold.
     Internal,

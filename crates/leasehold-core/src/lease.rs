@@ -226,9 +226,13 @@ mod tests {
         assert_eq!(taken(Some(&first), "other", at(31_001)).unwrap().epoch, 2);
         let released = first.released(at(2_000), write_id());
         assert_eq!(taken(Some(&released), "other", at(2_000)).unwrap().epoch, 2);
-        let unsteady = Now { steady: false, ..at(99_000) };
-        assert_eq!(taken(Some(&first), "other", unsteady), None);
-        assert_eq!(taken(Some(&released), "other", unsteady).unwrap().epoch, 2, "a release needs no clock");
+        let contradictory = Now { is_consistent: false, ..at(99_000) };
+        assert_eq!(taken(Some(&first), "other", contradictory), None);
+        assert_eq!(
+            taken(Some(&released), "other", contradictory).unwrap().epoch,
+            2,
+            "a release needs no clock"
+        );
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub mod reconcile;
 
 pub use lease::{BUCKET_TIME_MIN, ClockSource, DiskLease, NodeNow};
 pub use op::{Op, OpKind};
-pub use path::{Campaign, SpoolFile};
+pub use path::{QueuePath, SpoolFile};
 pub use reconcile::{
     BucketState, BucketWrite, Consistency, KnownState, NodeState, SyncAction, SyncRefusal, reconcile,
 };

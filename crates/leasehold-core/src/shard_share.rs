@@ -71,7 +71,7 @@ impl ShardShare {
     }
 
     /// Computes the quota from the live workers, this one included. Until the others have counted this one, it is at most
-    /// `shards_per_worker`. Returns the number of shards that this setting would have to be, if it is too small.
+    /// `shards_per_worker`. Returns the whole share in shards, if this setting limits it for now.
     pub fn count(&mut self, alive: &BTreeSet<WorkerId>, own: &WorkerId) -> Option<usize> {
         let share = quota(self.groups, alive, own);
         (self.counts, self.is_counted) = (self.counts + 1, true);
@@ -198,7 +198,7 @@ mod tests {
         let size = groups[0].count();
         let mut share = ShardShare::new(options, &groups);
         assert!(share.begin_renewal(Duration::from_secs(100)) && share.must_count());
-        assert_eq!(share.count(&alive, own), Some(groups.len() / 2 * size), "two per worker are too few");
+        assert_eq!(share.count(&alive, own), Some(groups.len() / 2 * size), "the first count is limited");
         assert_eq!((share.quota(), share.is_whole(2)), (2_usize.div_ceil(size), false));
         assert_eq!((share.count(&alive, own), share.quota()), (None, groups.len() / 2));
         assert!(share.is_whole(groups.len() / 2) && share.is_below(1) && !share.must_count());

@@ -296,7 +296,7 @@ impl Task {
             State::Running(claim) => (IndexLocation::Lease(shard), claim.expires_at, Priority::default()),
             _ => return None,
         };
-        Some(Entry { location, bucket: Minute::of(due), priority, id: self.id, rev: self.rev })
+        Some(Entry { location, minute: Minute::of(due), priority, id: self.id, rev: self.rev })
     }
 
     /// True for a tombstone: not a task, but the record of an abandoned submit that can no longer succeed.

@@ -6,8 +6,9 @@
 //!
 //! * the lease of another worker has expired only when even the *earliest* possible now is past its expiry;
 //! * our own lease is valid only while even the *latest* possible now is before its expiry;
-//! * a task is due as soon as the *latest* possible now has reached its time: no task waits because two clocks
-//!   differ by half a second.
+//! * an immediate task is due as soon as the *latest* possible now has reached its time: none waits because two clocks
+//!   differ by half a second;
+//! * a scheduled task is due only when even the *earliest* possible now has reached its time: none starts early.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -138,20 +139,20 @@ pub struct Now {
     pub latest: StoreTime,
     /// False while the store's answers about its time contradict each other. The bounds then cover all answers, but
     /// must not be used to declare a lease expired.
-    pub steady: bool,
+    pub is_consistent: bool,
 }
 
 impl Now {
     /// Creates an interval without width, for a time that is known to the millisecond, as in a folder or in memory.
     #[must_use]
     pub const fn exactly(at: StoreTime) -> Self {
-        Self { earliest: at, latest: at, steady: true }
+        Self { earliest: at, latest: at, is_consistent: true }
     }
 
     /// True if `expiry` has surely passed: the only test for takeovers, time-outs and removals by age.
     #[must_use]
     pub fn is_past(&self, expiry: StoreTime) -> bool {
-        self.steady && expiry < self.earliest
+        self.is_consistent && expiry < self.earliest
     }
 
     /// True if our own lease with this `expiry` can still be trusted.
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn expiry_is_judged_by_the_safe_end_of_the_interval() {
-        let now = Now { earliest: at(1_000), latest: at(3_000), steady: true };
+        let now = Now { earliest: at(1_000), latest: at(3_000), is_consistent: true };
         assert!(now.is_past(at(999)) && !now.is_past(at(1_000)));
         assert!(now.is_before(at(3_001)) && !now.is_before(at(3_000)));
         assert!(now.is_due(at(3_000)) && !now.is_due(at(3_001)));
@@ -215,13 +216,13 @@ mod tests {
 
     #[test]
     fn contradicting_answers_expire_no_lease() {
-        let now = Now { earliest: at(1_000), latest: at(3_000), steady: false };
+        let now = Now { earliest: at(1_000), latest: at(3_000), is_consistent: false };
         assert!(!now.is_past(at(0)));
     }
 
     #[test]
     fn an_unknown_latest_trusts_no_lease_and_starts_nothing() {
-        let now = Now { earliest: at(1_000), latest: StoreTime::NEVER, steady: true };
+        let now = Now { earliest: at(1_000), latest: StoreTime::NEVER, is_consistent: true };
         assert!(!now.is_before(at(i64::MAX - 1)) && !now.is_due(at(0)) && now.is_past(at(999)));
         assert_eq!(now.width(), None);
     }

@@ -71,7 +71,7 @@ impl NodeClock {
             boot_id: self.boot_id.to_string(),
             earliest_offset_ms: ahead(now.earliest),
             latest_offset_ms: (now.latest != StoreTime::NEVER).then(|| ahead(now.latest)),
-            steady: now.steady,
+            steady: now.is_consistent,
             at_boot_ms: boot_ms,
         };
         let known = self.offset().map(|known| known.widened(boot_ms));
@@ -111,7 +111,7 @@ impl Offset {
         let wide = self.widened(boot_ms);
         let time = |offset: i64| StoreTime::from_millis(boot_ms.saturating_add(offset));
         let latest = wide.latest_offset_ms.map_or(StoreTime::NEVER, time);
-        Now { earliest: time(wide.earliest_offset_ms), latest, steady: wide.steady }
+        Now { earliest: time(wide.earliest_offset_ms), latest, is_consistent: wide.steady }
     }
 
     /// Combines this offset with `received`; `None` if that adds nothing.

@@ -16,12 +16,12 @@ const FORMAT: u32 = 1;
 pub struct OutpostConfig {
     /// Id of the machine.
     pub node_id: Name,
-    /// Claims that are valid while the bucket is unreachable.
+    /// Policy for claims while the bucket is unreachable.
     pub consistency: Consistency,
     /// Address of the bucket; `None` on a node without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucket: Option<String>,
-    /// Files that survive a power cut.
+    /// Policy for syncing files to the disk.
     pub durability: SpoolDurability,
     /// Time for which completed tasks are kept on the node.
     pub completed_keep_secs: u64,
@@ -33,7 +33,7 @@ pub struct OutpostConfig {
     pub finish_after_takeover: bool,
 }
 
-/// Files that survive a power cut.
+/// Policy for syncing files to the disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpoolDurability {

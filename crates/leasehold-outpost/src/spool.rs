@@ -47,7 +47,7 @@ mod status;
 mod submit;
 mod subscriptions;
 
-use leasehold_core::outpost::{Campaign, DiskLease, NodeNow, SpoolFile};
+use leasehold_core::outpost::{DiskLease, NodeNow, QueuePath, SpoolFile};
 use leasehold_core::{
     Error, HexName, Kind, LeaseId, Now, Rejected, Result, StepContext, StoreTime, Task, TaskId,
 };
@@ -70,7 +70,7 @@ pub(crate) use subscriptions::SUBSCRIPTION_RENEWAL;
 pub struct Spool {
     root: PathBuf,
     data: PathBuf,
-    campaign: Campaign,
+    queue_path: QueuePath,
     config: Arc<OutpostConfig>,
     host: Arc<dyn Host>,
     clock: NodeClock,
@@ -128,7 +128,7 @@ pub struct LocalTask {
 
 impl Spool {
     /// Creates the queue of a node, or opens it if it exists with the same settings.
-    pub fn create(data: &Path, of: &Campaign, config: OutpostConfig, host: Arc<dyn Host>) -> Result<Self> {
+    pub fn create(data: &Path, of: &QueuePath, config: OutpostConfig, host: Arc<dyn Host>) -> Result<Self> {
         let spool = Self::at(data, of, config, host)?;
         for folder in
             ["", "tmp", "pending", "completed", "failed", "outbox", "conflicts", subscriptions::FOLDER]
@@ -152,7 +152,7 @@ impl Spool {
     }
 
     /// Opens the queue of a node, and recovers changes of processes that have died.
-    pub fn open(data: &Path, of: &Campaign, host: Arc<dyn Host>) -> Result<Self> {
+    pub fn open(data: &Path, of: &QueuePath, host: Arc<dyn Host>) -> Result<Self> {
         let path = data.join(of.folder()).join(CONFIG);
         let body = disk::read(&path)?.ok_or_else(|| {
             Error::invalid(format!(
@@ -164,14 +164,14 @@ impl Spool {
         Self::create(data, of, OutpostConfig::from_json(&path, &body)?, host)
     }
 
-    fn at(data: &Path, of: &Campaign, config: OutpostConfig, host: Arc<dyn Host>) -> Result<Self> {
+    fn at(data: &Path, of: &QueuePath, config: OutpostConfig, host: Arc<dyn Host>) -> Result<Self> {
         let root = data.join(of.folder());
         Ok(Self {
             clock: NodeClock::new(data, host.clone(), &NodeClock::boot_id()?),
             disk: Disk::new(root.join("tmp"), host.clone()),
             root,
             data: data.to_owned(),
-            campaign: of.clone(),
+            queue_path: of.clone(),
             config: Arc::new(config),
             host,
             outbox_index: Arc::default(),
@@ -199,10 +199,10 @@ impl Spool {
         &self.config
     }
 
-    /// Name of the queue.
+    /// Campaign and name of the queue.
     #[must_use]
-    pub fn campaign(&self) -> &Campaign {
-        &self.campaign
+    pub fn queue_path(&self) -> &QueuePath {
+        &self.queue_path
     }
 
     /// Folder with its files.

@@ -10,8 +10,8 @@
 //! retries every cycle; nothing on the node waits for it but claims of a strict queue.
 //!
 //! Requests of a cycle with nothing to do: 1 get (the notification object, or *bell*) and 1 list (expired leases). For each
-//! task of a worker of this node: 1 get to read it, 1 get and 3 puts or deletes to claim it, 1 put for a renewal every few
-//! minutes, 2 puts or deletes to settle it.
+//! task of a worker of this node: 1 get to read it, 2 puts and 1 delete to claim it, 1 put for a renewal every few minutes, 1 put
+//! and 1 delete to settle it.
 
 use futures::future::{BoxFuture, Either, select};
 use leasehold_core::limits::DISK_LEASE_STALE;

@@ -9,6 +9,8 @@
 //!                         publish, when no delete can still be under way: sends the data
 //! ```
 //!
+//! These are the words of the record; guides and `artifact ls` call *leaving* expired, and *closing* deleting.
+//!
 //! Every arrow is a conditional put, except for the deletes at the end. Data is deleted only while the manifest says
 //! *closing*, and no client publishes again before such a delete has surely landed. So a client that has read, written or
 //! renewed a manifest that says *kept* can rely on the data for its retention.

@@ -5,8 +5,8 @@
 //! | class | example | resolved by |
 //! | --- | --- | --- |
 //! | transient | the entry of a submit that was killed, within its grace period | running workers, by the time given |
-//! | *repair* | a task whose entry was deleted by hand | `check` with `repair`, which writes the entry |
-//! | *person* | a corrupt record | an operator, with [`ObjectQueue::quarantine`] |
+//! | repair | a task whose entry was deleted by hand | `check` with `repair`, which writes the entry |
+//! | corrupt | a record that cannot be read | an operator, with [`ObjectQueue::quarantine`] |
 //!
 //! Objects change while they are checked. Entries are listed before tasks are read, so an object that does not match
 //! is read again, and changes in progress are not reported.
@@ -27,7 +27,7 @@ use crate::inspect::READS_AT_ONCE;
 use crate::layout::Intent;
 use crate::lease::CORRUPT_AGE_MIN;
 use crate::objects::{self, ObjectKind};
-use crate::sweep::{Swept, is_pointer_to};
+use crate::sweep::{Swept, is_valid_inbox_entry};
 use crate::tasks::TaskSnapshot;
 
 /// Time within which running workers clean up: they check every due entry each minute, and the inbox of a crashed worker
@@ -143,8 +143,9 @@ impl ObjectQueue {
             let Some(loaded) = self.checked_task(&key, &mut checked).await? else { continue };
             let Some(entry) = loaded.task.entry() else { continue };
             let existing = by_task.get(&entry.id).map_or(&[][..], Vec::as_slice).iter().copied();
-            required
-                .extend(existing.clone().filter(|existing| is_pointer_to(existing, &loaded.task)).cloned());
+            required.extend(
+                existing.clone().filter(|existing| is_valid_inbox_entry(existing, &loaded.task)).cloned(),
+            );
             if !existing.clone().any(|existing| *existing == entry) {
                 // The holder of a shard or an inbox leaves the entry by which it found the task.
                 let left = existing.filter(|existing| covers(existing, &entry));
@@ -261,7 +262,7 @@ impl ObjectQueue {
         if repair && now.is_past(grace_over) {
             return Ok(Finding::Repairable);
         }
-        let looked_at = grace_over.max(entry.bucket.start());
+        let looked_at = grace_over.max(entry.minute.start());
         let by = looked_at.plus(CLEANED_WITHIN);
         let is_soon = !now.is_past(by) && looked_at.since(now.earliest) < HEALS_WITHIN;
         let heals = is_soon || !now.is_past(grace_over);
@@ -386,7 +387,7 @@ fn is_in_use(entry: &Entry, loaded: &TaskSnapshot) -> bool {
     let task = &loaded.task;
     task.entry().is_some_and(|required| {
         required == *entry || task.status() == Status::Running && covers(entry, &required)
-    }) || is_pointer_to(entry, task)
+    }) || is_valid_inbox_entry(entry, task)
 }
 
 /// True if a task that requires one entry is found by another. Workers ignore an entry that is ahead of its task,
@@ -394,7 +395,7 @@ fn is_in_use(entry: &Entry, loaded: &TaskSnapshot) -> bool {
 /// scanned by some worker.
 pub(crate) fn covers(existing: &Entry, required: &Entry) -> bool {
     let is_seen = existing.shard().is_none() || existing.shard() == required.shard();
-    is_seen && existing.rev <= required.rev && existing.bucket <= required.bucket
+    is_seen && existing.rev <= required.rev && existing.minute <= required.minute
 }
 
 type ByTask<'a> = BTreeMap<TaskId, Vec<&'a Entry>>;

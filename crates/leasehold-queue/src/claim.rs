@@ -144,7 +144,7 @@ impl ObjectQueue {
     ) -> Result<ClaimOutcome> {
         let lease_id = self.random_name();
         let event = Event::Claim { worker: worker.clone(), lease_id: lease_id.clone(), lease };
-        // A stale pointer does not lead to the running task as the required entry does.
+        // A stale inbox entry does not lead to the running task as the required entry does.
         let is_behind = entry.shard().is_none() && entry.rev < loaded.task.rev;
         let stays = is_owner && !is_behind;
         let index_update = match () {

@@ -80,11 +80,11 @@ impl ObjectQueue {
             match &entry {
                 None => scanned.invalid_keys.push(listed.key),
                 Some(entry) if range.is_past(entry) => {}
-                Some(entry) if now.is_due(entry.bucket.start()) => {
+                Some(entry) if now.is_due(entry.minute.start()) => {
                     scanned.due.push(IndexHit { entry: entry.clone(), written_at: listed.modified });
                 }
                 Some(entry) => {
-                    scanned.next = Some(scanned.next.map_or(entry.bucket, |next| next.min(entry.bucket)));
+                    scanned.next = Some(scanned.next.map_or(entry.minute, |next| next.min(entry.minute)));
                 }
             }
             final_entry = entry;
@@ -92,7 +92,7 @@ impl ObjectQueue {
         let Some(cursor) = page.next else { return Ok((scanned, None)) };
         let list = match final_entry {
             Some(entry) if range.is_past(&entry) => return Ok((scanned, None)),
-            Some(entry) if !now.is_due(entry.bucket.start()) => {
+            Some(entry) if !now.is_due(entry.minute.start()) => {
                 // An index without shards has nothing after the future minutes.
                 if entry.shard().is_none() {
                     return Ok((scanned, None));

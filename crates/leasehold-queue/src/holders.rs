@@ -116,7 +116,7 @@ impl ObjectQueue {
         reads.try_buffered(READS_AT_ONCE).try_filter_map(|seen| async move { Ok(seen) })
     }
 
-    /// Number of pointers in each inbox, including those of crashed workers.
+    /// Number of entries in each inbox, including those of crashed workers.
     pub async fn inbox_sizes(&self) -> Result<BTreeMap<WorkerId, u64>> {
         let (mut sizes, mut keys) = (BTreeMap::new(), std::pin::pin!(self.keys(keys::INBOXES)));
         while let Some(key) = keys.try_next().await? {

@@ -1,8 +1,8 @@
-//! Direct dispatch: a producer puts the pointer to a new task into the inbox of one live worker.
+//! Direct dispatch: a producer puts the index entry of a new task into the inbox of one live worker.
 //!
 //! Without it every worker scans the ready index. With it a worker lists only its own inbox, `inbox/{worker}/…`,
 //! which it holds by a lease on its worker id. The producer chooses a live worker by those leases. If the worker
-//! dies, any other worker moves the pointers to the *overflow*, from which every worker claims.
+//! dies, any other worker moves the entries to the *overflow*, from which every worker claims.
 //!
 //! ```text
 //!   producer   live workers? ──▶ inbox/{worker}/…  ──▶ task, put if absent ──▶ acknowledged
@@ -11,14 +11,14 @@
 //!   other workers                     └──▶ overflow/…, if the worker crashed ──▶ claimed by any worker
 //! ```
 //!
-//! An inbox is an index, not storage: the task is stored and claimed like any other. So a pointer in the wrong place
+//! An inbox is an index, not storage: the task is stored and claimed like any other. So an entry in the wrong place
 //! costs time, never a task: one in the inbox of a crashed worker, written before or after it was emptied, is found by
 //! the list of all inboxes. For the same reason it is safe to empty the inbox of a worker that is still alive, or to
-//! do it twice at once: a pointer is written to its new place before it is removed from the old one.
+//! do it twice at once: an entry is written to its new place before it is removed from the old one.
 //!
-//! Requests: a submit is 3 puts (pointer, task, bell of the inbox), and once per [`DirectDispatch::discovery_ttl`] 1
+//! Requests: a submit is 3 puts (entry, task, bell of the inbox), and once per [`DirectDispatch::discovery_ttl`] 1
 //! list and 1 get per worker that may be dead. Emptying an inbox is 1 get (its lease) and 1 list per thousand
-//! pointers; 1 get, 1 put and 1 delete per pointer.
+//! entries; 1 get, 1 put and 1 delete per entry.
 
 use futures::{StreamExt, TryStreamExt, stream};
 pub use leasehold_core::lease::INBOX_LEASE_TTL;
@@ -42,7 +42,7 @@ use crate::sweep::Swept;
 /// Maximum time for which a submit waits for the list of live workers.
 const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Number of failed pointers after which the rest of an inbox is left for later.
+/// Number of failed entries after which the rest of an inbox is left for later.
 const FAILURES_MAX: usize = 8;
 
 /// Time after its expiry for which the lease on a worker id is kept.
@@ -147,7 +147,7 @@ impl ObjectQueue {
     }
 
     /// Empties the inboxes of all crashed workers. Any client may do this at any time, also concurrently. A failure does
-    /// not stop the rest; the last one is returned at the end. Returns the number of pointers that are gone. Requests: 1
+    /// not stop the rest; the last one is returned at the end. Returns the number of entries that are gone. Requests: 1
     /// list if nothing is to be done.
     pub async fn rescue_inboxes(&self) -> Result<u64> {
         self.ensure_allowed(Intent::Change).await?;
@@ -161,7 +161,7 @@ impl ObjectQueue {
         failed.map_or(Ok(rescued), Err)
     }
 
-    /// The workers that have pointers in their inboxes; may include some that no longer do. Not derived from leases:
+    /// The workers that have entries in their inboxes; may include some that no longer do. Not derived from leases:
     /// a producer may have written into the inbox of a worker that died long ago.
     pub async fn inboxes(&self) -> Result<BTreeSet<WorkerId>> {
         let list = List::all(keys::INBOXES).delimited();
@@ -170,7 +170,7 @@ impl ObjectQueue {
         Ok(prefixes.filter_map(|prefix| keys::parse_inbox(prefix)).collect())
     }
 
-    /// Empties an inbox: pointers to waiting tasks move to the overflow, for any worker. Without `own`, only while its
+    /// Empties an inbox: entries of waiting tasks move to the overflow, for any worker. Without `own`, only while its
     /// worker is not live; a worker that cannot run the tasks in its own inbox passes those that it runs, which stay.
     pub async fn empty_inbox(&self, worker: &WorkerId, own: Option<&HashSet<TaskId>>) -> Result<u64> {
         let (mut rescued, mut failures) = (0, Vec::new());
@@ -204,7 +204,7 @@ impl ObjectQueue {
             }
         }
         if rescued > 0 {
-            tracing::info!(%worker, pointers = rescued, "inbox emptied, tasks moved to the overflow");
+            tracing::info!(%worker, entries = rescued, "inbox emptied, tasks moved to the overflow");
         }
         failures.pop().map_or(Ok(rescued), Err)
     }
@@ -234,7 +234,7 @@ impl ObjectQueue {
         Ok(info.is_some_and(|info| info.state == LeaseState::Held))
     }
 
-    /// Removes one pointer from an inbox without a worker. A pointer to a waiting task, or to one that does not exist
+    /// Removes one entry from an inbox without a worker. An entry of a waiting task, or of one that does not exist
     /// yet, moves to the overflow; for any other, index cleanup decides. False if it stays for now: its task is running, or
     /// has just changed.
     async fn rescue_entry(&self, found: IndexHit) -> Result<bool> {
@@ -242,7 +242,7 @@ impl ObjectQueue {
         self.ensure_allowed(Intent::Change).await?;
         let is_to_be_moved = match self.load(Purpose::Sweep, &entry.id).await {
             Ok(Some(loaded)) => {
-                entry.rev > loaded.task.rev || crate::sweep::is_pointer_to(entry, &loaded.task)
+                entry.rev > loaded.task.rev || crate::sweep::is_valid_inbox_entry(entry, &loaded.task)
             }
             Ok(None) => true,
             // Left for an operator, where every worker reports it.

@@ -224,7 +224,7 @@ impl ObjectQueue {
                 let Some(entry) = Entry::parse(&listed.key) else { continue };
                 let now = self.now()?;
                 let is_new = entry.rev == 1 && !matches!(entry.location, IndexLocation::Lease(_));
-                if is_new && now.is_due(entry.bucket.start()) && now.is_past(listed.modified.plus(IN_MOTION))
+                if is_new && now.is_due(entry.minute.start()) && now.is_past(listed.modified.plus(IN_MOTION))
                 {
                     doubtful.push(entry);
                 } else {
@@ -269,7 +269,7 @@ impl Stats {
     fn count(&mut self, entry: &Entry, len: ShardLen, now: leasehold_core::Now) {
         let shard = len.shard_of(&entry.id).to_string();
         let shard = self.shards.entry(shard).or_default();
-        let is_due = now.is_due(entry.bucket.start());
+        let is_due = now.is_due(entry.minute.start());
         match entry.location {
             IndexLocation::Lease(_) => {
                 shard[2] += 1;
@@ -278,7 +278,7 @@ impl Stats {
             _ if is_due => {
                 shard[0] += 1;
                 self.due += 1;
-                let waited = now.earliest.since(Minute::start(entry.bucket)).as_secs();
+                let waited = now.earliest.since(Minute::start(entry.minute)).as_secs();
                 self.oldest_due_secs = self.oldest_due_secs.max(Some(waited));
             }
             _ => {

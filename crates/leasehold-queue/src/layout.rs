@@ -1,4 +1,4 @@
-//! `queue.json` as a lease on the layout.
+//! `queue.json` as a lease on the shard length.
 //!
 //! The key of a task is derived from its id and from `shard_prefix_len`, the number of hex digits that name a shard.
 //! That number can change ([`migrate`](crate::migrate)), so every client treats its copy of `queue.json` as a lease: it
@@ -18,7 +18,7 @@
 //! | unchanged since this client connected | yes | yes |
 //! | `migrating` | yes, at the task's current key | unavailable: retry later |
 //! | another number of digits | yes, at the task's current key | invalid: connect again |
-//! | missing | yes, for 60 s | corrupt: the layout is unknown |
+//! | missing | yes, for 60 s | corrupt: the shard length is unknown |
 //! | another queue's id | yes, for 60 s | invalid: connect again |
 //!
 //! A submit creates an object where none was, so no condition makes it lose against a migration. It is therefore
@@ -101,7 +101,7 @@ pub(crate) struct LayoutSnapshot {
 /// The kind of write that a caller is about to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Intent<'a> {
-    /// Tasks and entries at their keys by the current layout.
+    /// Tasks and entries at their keys of the current shard length.
     Change,
     /// A held task, at whichever key it is stored.
     HeldTask,
@@ -151,7 +151,7 @@ impl LayoutSnapshot {
 }
 
 impl QueueMeta {
-    /// True if tasks may be in shards of two lengths: a migration is in progress, or its old keys are not swept yet.
+    /// True if tasks may be in shards of two lengths: a migration is in progress, or its old keys are not removed yet.
     #[must_use]
     pub fn is_migrating_or_unswept(&self) -> bool {
         self.migrating.is_some() || self.left.as_ref().is_some_and(|left| left.swept_at.is_none())
@@ -170,7 +170,7 @@ impl QueueMeta {
 impl ObjectQueue {
     /// Returns an error if tasks cannot be submitted and claimed at present. An error of kind *unavailable* is
     /// temporary: it ends with the migration. One of kind *invalid* is permanent if
-    /// [`is_outdated`](Self::is_outdated) returns true: this client uses the old layout and has to connect again.
+    /// [`is_outdated`](Self::is_outdated) returns true: this client uses the old shard length and has to connect again.
     pub async fn ensure_writable(&self) -> Result<()> {
         self.ensure_allowed(Intent::Change).await
     }
@@ -297,7 +297,7 @@ impl ObjectQueue {
         self.layout.known().age(self.client.host().instant())
     }
 
-    /// The key of a task by the latest known layout.
+    /// The key of a task by the latest known shard length.
     pub(crate) fn current_key(&self, id: &TaskId) -> String {
         keys::task(&self.layout.known().meta.shard_prefix_len.shard_of(id), id)
     }

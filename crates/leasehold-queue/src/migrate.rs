@@ -1,16 +1,16 @@
 //! Changing the number of shards of a queue while it is in use.
 //!
 //! The key of a task is derived from the number of digits that name a shard, so a new number means a new key for
-//! every task. Stores cannot move objects, and clients keep running. `queue.json` serves as a lease on the layout
+//! every task. Stores cannot move objects, and clients keep running. `queue.json` serves as a lease on the shard length
 //! ([`layout`](crate::layout)), and one process executes the steps below. Any other process can continue at any
 //! point, because the whole state is in the store.
 //!
 //! ```text
-//!   length 1 ── announce ──▶ announced ── 2 min ──▶ moving ── all moved, verified: switch ──▶ length 2, 1 left
+//!   length 1 ── announce ──▶ announced ── 2 min ──▶ moving ── all moved, verified: switch ──▶ length 2, keys of 1 remain
 //!                               │                      │                                         │ 30 min
 //!                               │ abort                │ abort                                   ▼
 //!                               ▼                      ▼                                      length 2
-//!                            length 1               aborting ── all moved back, verified ──▶ length 1, 2 left ──▶ length 1
+//!                            length 1               aborting ── all moved back, verified ──▶ length 1, keys of 2 remain ──▶ length 1
 //! ```
 //!
 //! * **announced**: clients read it within 60 s, and from then on submit, claim and clean up nothing. Holders of
@@ -21,7 +21,7 @@
 //!   Holders follow the marker.
 //! * **switch**: once every object of the old length is a marker whose task exists and is covered by an entry. From
 //!   here on the new length is the queue's, and the only way back is another migration.
-//! * **left**: a request that was sent before the announcement can still be applied at an old key, such as a submit
+//! * **keys remain** (`left` in `queue.json` is the previous length): a request that was sent before the announcement can still be applied at an old key, such as a submit
 //!   that was never acknowledged. After the grace period none can. Tasks that arrived late are moved, too; then the
 //!   markers and entries of the old length are removed. The next migration waits another grace period, so that none
 //!   of these removals, which have no condition, can be late enough to hit a task that was moved back.
@@ -64,12 +64,12 @@ pub struct MigrateOptions {
     /// Time for which a request may still be applied at an old key. Longer than any store accepts a signed request.
     pub grace: Duration,
     /// True to wait for that time and remove what is left at the old keys. If false, the same call later does it.
-    pub sweeps: bool,
+    pub removes_old_keys: bool,
 }
 
 impl Default for MigrateOptions {
     fn default() -> Self {
-        Self { until_known: Duration::from_mins(2), grace: Duration::from_mins(30), sweeps: true }
+        Self { until_known: Duration::from_mins(2), grace: Duration::from_mins(30), removes_old_keys: true }
     }
 }
 
@@ -103,7 +103,7 @@ pub enum MigrationPass {
     /// Verifies that all tasks exist and are covered.
     Verify,
     /// Removes what is left at the old keys.
-    Sweep,
+    RemoveOldKeys,
 }
 
 /// Result of a migration.
@@ -166,11 +166,11 @@ impl ObjectQueue {
                 check_target(migrating, to)?;
                 has_begun = true;
                 migration.resume(&known, migrating).await?;
-            } else if let Some(left) = unswept(&known.meta) {
-                if !options.sweeps {
+            } else if let Some(left) = old_keys_left(&known.meta) {
+                if !options.removes_old_keys {
                     return Ok(migration.summary(&known.meta));
                 }
-                migration.sweep(&known, left).await?;
+                migration.remove_old_keys(&known, left).await?;
             } else if known.meta.shard_prefix_len == to {
                 return Ok(migration.summary(&known.meta));
             } else {
@@ -189,8 +189,10 @@ impl ObjectQueue {
                 migration.abort_step(&known, migrating).await?;
                 continue;
             }
-            match unswept(&known.meta) {
-                Some(left) if left.aborted && options.sweeps => migration.sweep(&known, left).await?,
+            match old_keys_left(&known.meta) {
+                Some(left) if left.aborted && options.removes_old_keys => {
+                    migration.remove_old_keys(&known, left).await?;
+                }
                 Some(left) if !left.aborted => return Err(too_late(&known.meta, left)),
                 None if step == 0 => return Err(Error::invalid("no migration is in progress")),
                 _ => return Ok(migration.summary(&known.meta)),
@@ -277,7 +279,7 @@ impl Migration<'_> {
         }
     }
 
-    async fn sweep(&self, known: &LayoutSnapshot, left: &PreviousLayout) -> Result<()> {
+    async fn remove_old_keys(&self, known: &LayoutSnapshot, left: &PreviousLayout) -> Result<()> {
         self.wait_past(&known.meta, MigrationWait::Landed, left.at.plus(self.options.grace)).await?;
         let route = MoveRoute::new(known, left.shard_prefix_len, known.meta.shard_prefix_len);
         self.remove_left(&route).await?;
@@ -336,7 +338,7 @@ impl Migration<'_> {
         Migrated {
             shard_prefix_len: meta.shard_prefix_len,
             moved: tally.moved,
-            sweep_after: unswept(meta).map(|left| left.at.plus(self.options.grace)),
+            sweep_after: old_keys_left(meta).map(|left| left.at.plus(self.options.grace)),
             corrupt: tally.corrupt,
         }
     }
@@ -348,7 +350,7 @@ fn set_phase(meta: &mut QueueMeta, phase: MigrationPhase) {
     }
 }
 
-fn unswept(meta: &QueueMeta) -> Option<&PreviousLayout> {
+fn old_keys_left(meta: &QueueMeta) -> Option<&PreviousLayout> {
     meta.left.as_ref().filter(|left| left.swept_at.is_none())
 }
 
@@ -393,7 +395,7 @@ fn under_way(meta: &QueueMeta) -> Option<String> {
         }
     });
     migrating.or_else(|| {
-        let left = unswept(meta)?;
+        let left = old_keys_left(meta)?;
         Some(format!(
             "the objects of shard_prefix_len {}, left at {}, are still to be removed",
             left.shard_prefix_len.digits(),

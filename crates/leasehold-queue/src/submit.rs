@@ -7,7 +7,7 @@
 //!   ready entry ──▶ task, put if absent ──▶ acknowledged
 //! ```
 //!
-//! With direct dispatch the entry is a pointer in the inbox of one worker ([`crate::inbox`]).
+//! With direct dispatch the entry is in the inbox of one worker ([`crate::inbox`]).
 //!
 //! A producer that dies between the two writes leaves an entry without a task, which index cleanup removes after a
 //! grace period. A submit whose outcome stays unknown puts a tombstone at its own id. If that succeeds, the task can

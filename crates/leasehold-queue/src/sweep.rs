@@ -3,7 +3,7 @@
 //! An index entry is a hint that is written before or after its task, never in one step with it, so a scan can find
 //! entries that are stale or ahead. Two rules make their removal safe:
 //!
-//! * **Cover, then sweep** (rule 2). A *stale* entry, one that is not ahead of its task and is not the one that the
+//! * **Cover, then remove** (rule 2). A *stale* entry, one that is not ahead of its task and is not the one that the
 //!   record requires, is removed only after the required entry was written.
 //! * **No removal without a fence** (rule 4). An entry *ahead* of its task — no task, or a smaller revision — is not
 //!   touched during the grace period. After that a conditional write makes sure that it can never become valid, and
@@ -74,7 +74,7 @@ impl ObjectQueue {
             });
         }
         let required = loaded.task.entry();
-        if required.as_ref() == Some(entry) || is_pointer_to(entry, &loaded.task) {
+        if required.as_ref() == Some(entry) || is_valid_inbox_entry(entry, &loaded.task) {
             return Ok(match &loaded.task.state {
                 State::Running(claim) => Swept::Held(claim.expires_at),
                 _ => Swept::Fine,
@@ -138,6 +138,6 @@ impl ObjectQueue {
 
 /// True if an entry in an inbox or in the overflow is valid for a waiting task in place of the entry that its record
 /// requires.
-pub(crate) fn is_pointer_to(entry: &Entry, task: &Task) -> bool {
+pub(crate) fn is_valid_inbox_entry(entry: &Entry, task: &Task) -> bool {
     entry.shard().is_none() && entry.rev == task.rev && task.status() == Status::Pending
 }

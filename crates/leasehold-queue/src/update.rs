@@ -31,14 +31,14 @@ impl ObjectQueue {
     /// Creates a task in its first revision, with the id and write id that the caller chose; only the shard is set by
     /// this queue. *Done* means that the task exists, by this call or by an earlier one whose answer was lost;
     /// *changed* that its id is in use, by another task or by the tombstone of its abandoned submit; *missing* that
-    /// the latter was removed before it could be read. A failure leaves at most a pointer without a task. The call may
+    /// the latter was removed before it could be read. A failure leaves at most an entry without a task. The call may
     /// be repeated at any time: unlike a submit, it never puts a tombstone at the id.
     ///
     /// `tombstone` is that of its abandoned submit, which the task replaces if it is unchanged since it was read. Index
-    /// cleanup puts a tombstone where it finds a pointer without a task after the grace period, as when a link fails
+    /// cleanup puts a tombstone where it finds an entry without a task after the grace period, as when a link fails
     /// between the two puts of this call for longer than that. No caller was informed that the submit failed, so it may
-    /// still succeed. The new task has a later revision with a pointer of its own, so that a concurrent removal of the
-    /// old pointer does not affect it.
+    /// still succeed. The new task has a later revision with an entry of its own, so that a concurrent removal of the
+    /// old entry does not affect it.
     pub async fn create(&self, mut task: Task, tombstone: Option<&TaskSnapshot>) -> Result<Transition> {
         let (purpose, mut when) = (Purpose::Sync, When::Absent);
         if let Some(TaskSnapshot { task: there, version }) = tombstone {

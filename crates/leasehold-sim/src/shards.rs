@@ -174,7 +174,7 @@ impl ShardWorker {
             // There are no tasks: scanning for some only makes the run longer.
             polling: Polling::fixed(Duration::from_mins(2)),
             recover_every: Duration::from_mins(2),
-            sweep_every: Duration::from_mins(10),
+            full_scan_every: Duration::from_mins(10),
             ..WorkerOptions::default()
         };
         let worker = Worker::new(queue.clone(), &self.name, None)?.options(options);

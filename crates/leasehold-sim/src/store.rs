@@ -94,9 +94,10 @@ impl SimStore {
                 "{name}'s clock is wrong {when}: the true time is {off} ms into an interval of {width}"
             ));
         }
-        if jumped_at.is_none() && !now.steady {
+        if jumped_at.is_none() && !now.is_consistent {
             let name = self.host.name();
-            self.alarm.raise(format!("{name}'s clock is unsteady {when}, but the store's time never jumped"));
+            self.alarm
+                .raise(format!("{name}'s clock is contradictory {when}, but the store's time never jumped"));
         }
     }
 }

@@ -17,7 +17,7 @@
 //!   unknown until the next answer. The lower bound still holds, because time only went on. A wall clock that was set
 //!   back could hide such a pause, so a difference in either direction has the same consequence.
 //! * *Answers contradict each other* (the store's time jumped, or one of its hosts is off): the union of old
-//!   and new bounds is used, and [`Now::steady`] is false (no lease is declared expired) until three answers
+//!   and new bounds is used, and [`Now::is_consistent`] is false (no lease is declared expired) until three answers
 //!   over at least five seconds agree again.
 //! * *The local wall clock is wrong or jumps*: it is never used as a time.
 
@@ -129,7 +129,7 @@ impl State {
         Some(Now {
             earliest: StoreTime::from_millis(earliest),
             latest: latest.map_or(StoreTime::NEVER, StoreTime::from_millis),
-            steady: self.contradiction.is_none(),
+            is_consistent: self.contradiction.is_none(),
         })
     }
 

@@ -82,7 +82,7 @@ impl Engine {
             let until_limit =
                 limit.map_or(Duration::MAX, |(since, left)| left.saturating_sub(now.since(since)));
             let Some(left) = held_for.map(|left| left.min(until_limit)).filter(|left| !left.is_zero()) else {
-                tracing::warn!("lease expired before the task's result was recorded");
+                tracing::warn!("claim expired before the task's result was recorded");
                 claim.keep_late_result(settlement).await;
                 return None;
             };

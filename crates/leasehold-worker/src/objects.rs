@@ -249,12 +249,12 @@ impl Objects {
 
     async fn is_unfinished_and_handled(&self, entry: &Entry) -> Result<bool> {
         let soon = self.queue.now()?.latest_known().plus(DUE_SOON);
-        if entry.shard().is_none() && entry.bucket.start() > soon {
+        if entry.shard().is_none() && entry.minute.start() > soon {
             return Ok(false);
         }
         match self.queue.get(&entry.id).await {
             Ok(task) => {
-                let is_due_soon = task.entry().is_some_and(|entry| entry.bucket.start() <= soon);
+                let is_due_soon = task.entry().is_some_and(|entry| entry.minute.start() <= soon);
                 let waits = entry.shard().is_none() && task.status() == Status::Pending && is_due_soon;
                 let is_unfinished = waits || task.status() == Status::Running;
                 Ok(is_unfinished && self.worker.types.contains(&task.task_type))

@@ -28,9 +28,9 @@ pub struct WorkerOptions {
     pub stop_wait: Duration,
     /// Interval at which lost claims are recovered.
     pub recover_every: Duration,
-    /// Interval at which the index is scanned without a ring of the bell (the notification object), because a ring
-    /// may be lost.
-    pub sweep_every: Duration,
+    /// Interval of full scans: the index is scanned without a ring of the bell (the notification object), because a
+    /// ring may be lost.
+    pub full_scan_every: Duration,
     /// Interval at which the overflow, with the tasks of crashed workers, is scanned without a ring. The inboxes of dead
     /// workers are searched twice as often.
     pub overflow_every: Duration,
@@ -51,7 +51,7 @@ impl Default for WorkerOptions {
             drain: Duration::from_secs(30),
             stop_wait: Duration::from_secs(10),
             recover_every: Duration::from_secs(5),
-            sweep_every: Duration::from_mins(1),
+            full_scan_every: Duration::from_mins(1),
             overflow_every: Duration::from_mins(2),
             until_empty: false,
         }

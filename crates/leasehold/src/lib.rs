@@ -57,7 +57,7 @@
 //! | feature | items |
 //! | --- | --- |
 //! | `artifacts` | large files: `Algorithm`, `ArtifactStore`, `Cache`, `Cached`, `FetchEvent`, `FetchOptions`, `Fetched`, `Manifest`, `Peers`, `PublishOptions`, `Published`, `Secret` |
-//! | `outpost` | queues in a folder that work offline: `Campaign`, `Consistency`, `OutpostConfig`, `QueueType`, `Spool`, `Supervisor`, `SupervisorOptions`, `Synced` |
+//! | `outpost` | queues in a folder that work offline: `Consistency`, `OutpostConfig`, `QueuePath`, `QueueType`, `Spool`, `Supervisor`, `SupervisorOptions`, `Synced` |
 //! | `testing` | the module `testing`: a queue in memory, with a clock that a test controls |
 //!
 //! This crate only re-exports: `leasehold-core` (the rules), `leasehold-store` (conditional writes to objects),
@@ -81,7 +81,7 @@ pub use leasehold_worker::{Context, Counts, Monitor, Polling, Shutdown, TaskErro
 
 /// (Feature `outpost`.)
 #[cfg(feature = "outpost")]
-pub use leasehold_core::outpost::{Campaign, Consistency};
+pub use leasehold_core::outpost::{Consistency, QueuePath};
 /// (Feature `outpost`.)
 #[cfg(feature = "outpost")]
 pub use leasehold_outpost::{OutpostConfig, QueueType, Spool, Supervisor, SupervisorOptions, Synced};

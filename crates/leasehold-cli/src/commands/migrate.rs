@@ -69,7 +69,7 @@ fn options(args: &MigrateArgs) -> anyhow::Result<MigrateOptions> {
     Ok(MigrateOptions {
         until_known: secs_or("known-secs", args.known_secs, default.until_known)?,
         grace: secs_or("grace-secs", args.grace_secs, default.grace)?,
-        sweeps: !args.no_wait,
+        removes_old_keys: !args.no_wait,
     })
 }
 
@@ -166,6 +166,6 @@ fn pass_text(work: MigrationPass) -> &'static str {
         MigrationPass::Move => "moving tasks",
         MigrationPass::Close => "closing the old layout",
         MigrationPass::Verify => "verifying",
-        MigrationPass::Sweep => "deleting leftovers",
+        MigrationPass::RemoveOldKeys => "deleting leftovers",
     }
 }

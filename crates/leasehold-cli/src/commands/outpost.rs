@@ -31,7 +31,7 @@ mod status;
 pub(crate) struct OutpostArgs {
     #[command(subcommand)]
     pub(crate) command: OutpostCommand,
-    /// Queue of the outpost, required (setting `queue.campaign`)
+    /// Queue of the outpost, as campaign (a group of queues) and queue, required (setting `queue.campaign`)
     #[arg(long, value_name = "CAMPAIGN/QUEUE", global = true)]
     pub(crate) campaign: Option<String>,
     /// Directory of the outposts of this machine (setting `outpost.data`) [default: ~/.local/share/leasehold]
@@ -140,7 +140,7 @@ pub(crate) async fn run(
             print_synced(&synced, printer);
         }
         OutpostCommand::Run => {
-            let of = spool.campaign();
+            let of = spool.queue_path();
             let bucket = without_user(&settings.queue.store);
             printer.note(&format!("supervisor of {of} on {bucket}; Ctrl-C stops it"));
             let synced = supervisor(&spool, &settings).run(shutdown).await?;
@@ -170,7 +170,7 @@ pub(crate) fn open(settings: &Settings) -> Result<Spool> {
     Spool::open(&data, &of, Arc::new(SystemHost))
 }
 
-fn location(settings: &Settings) -> Result<(PathBuf, leasehold_core::outpost::Campaign)> {
+fn location(settings: &Settings) -> Result<(PathBuf, leasehold_core::outpost::QueuePath)> {
     let of = settings.queue.campaign.clone();
     let of =
         of.ok_or_else(|| Error::invalid("outpost has no queue; set queue.campaign, like `survey/photos`"))?;

@@ -236,7 +236,7 @@ pub(crate) fn options(settings: &typed::WorkerSettings) -> WorkerOptions {
         drain: settings.drain,
         stop_wait: settings.stop_wait,
         recover_every: settings.recover_every,
-        sweep_every: settings.sweep_every,
+        full_scan_every: settings.full_scan_every,
         leasing: settings.leasing.clone(),
         inbox: settings.inbox.clone(),
         overflow_every: settings.overflow_every,

@@ -47,8 +47,8 @@ pub(crate) const TABLE: &[Setting] = &[
         kind: SettingKind::Text,
         default: None,
         variable: "LEASEHOLD_QUEUE_CAMPAIGN",
-        help: "`CAMPAIGN/QUEUE`: the queue is at `campaigns/CAMPAIGN/queues/QUEUE` below the store. Required for an \
-               outpost.",
+        help: "`CAMPAIGN/QUEUE`, where a campaign is a group of queues in one store: the queue is at \
+               `campaigns/CAMPAIGN/queues/QUEUE` below the store. Required for an outpost.",
     },
     Setting {
         name: "queue.shard_prefix_len",
@@ -195,7 +195,8 @@ pub(crate) const TABLE: &[Setting] = &[
         kind: SettingKind::Whole { from: 1, to: DAY_SECS },
         default: Some("60"),
         variable: "LEASEHOLD_WORKER_SWEEP_SECS",
-        help: "Seconds between two full scans of the index, which find tasks whose notification was lost.",
+        help: "Seconds between two full scans of the index, which find tasks whose notification was lost (not the \
+               interval of index cleanup).",
     },
     Setting {
         name: "worker.lease_duration_secs",

@@ -164,7 +164,7 @@ fn settings_are_typed() {
     assert_eq!(worker.id.unwrap().as_str(), "w-1");
     assert_eq!(worker.shards, ShardChoice::List(vec!["00".into(), "01".into()]));
     assert_eq!(worker.polling, PollingSettings::Fixed { interval: Duration::from_millis(100) });
-    assert_eq!(worker.sweep_every, Duration::from_secs(90));
+    assert_eq!(worker.full_scan_every, Duration::from_secs(90));
     assert_eq!((worker.recover_every, worker.leasing), (Duration::from_secs(5), None));
 }
 

@@ -1,6 +1,6 @@
 //! Typed settings for the commands, checked against each other.
 
-use leasehold_core::outpost::Campaign;
+use leasehold_core::outpost::QueuePath;
 use leasehold_core::{Error, Result, ShardLen, WorkerId};
 use leasehold_outpost::QueueType;
 use leasehold_pieces::Secret;
@@ -25,7 +25,7 @@ pub(crate) struct QueueSettings {
     /// The store itself, or the outpost of this machine.
     pub(crate) queue_type: QueueType,
     /// Queue below the store; `None` if the queue is the store itself.
-    pub(crate) campaign: Option<Campaign>,
+    pub(crate) campaign: Option<QueuePath>,
     /// `None`: that of the queue, or the default for a new one.
     pub(crate) shard_len: Option<ShardLen>,
     /// `None` with shared dispatch.
@@ -44,7 +44,7 @@ pub(crate) struct WorkerSettings {
     /// True if programs inherit credentials.
     pub(crate) passes_secrets: bool,
     pub(crate) recover_every: Duration,
-    pub(crate) sweep_every: Duration,
+    pub(crate) full_scan_every: Duration,
     pub(crate) polling: PollingSettings,
     /// `None` if the worker does not lease shards.
     pub(crate) leasing: Option<ShardLeasing>,
@@ -130,7 +130,7 @@ impl QueueSettings {
     }
 }
 
-fn campaign(all: &[EffectiveSetting]) -> Result<Option<Campaign>> {
+fn campaign(all: &[EffectiveSetting]) -> Result<Option<QueuePath>> {
     let name = "queue.campaign";
     let parsed = text(all, name).map(str::parse).transpose();
     parsed.map_err(|error: Error| Error::invalid(format!("{name} ({}): {error}", get(all, name).origin)))
@@ -148,7 +148,7 @@ impl WorkerSettings {
             stop_wait: secs(all, "worker.stop_wait_secs"),
             passes_secrets: get(all, "worker.pass_secrets").value == Some(Value::Switch(true)),
             recover_every: secs(all, "worker.recover_secs"),
-            sweep_every: secs(all, "worker.sweep_secs"),
+            full_scan_every: secs(all, "worker.sweep_secs"),
             polling: polling(all)?,
             leasing: leasing(all)?,
             inbox: inbox(all)?,

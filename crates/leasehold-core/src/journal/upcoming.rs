@@ -1,4 +1,4 @@
-//! What a worker could wait for when no task is due.
+//! Upcoming work: the reasons for which a worker waits when no task is due.
 
 use std::time::Duration;
 

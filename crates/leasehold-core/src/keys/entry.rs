@@ -76,7 +76,7 @@ pub struct Entry {
     /// Location of the entry.
     pub location: IndexLocation,
     /// Minute in which the task is due.
-    pub bucket: Minute,
+    pub minute: Minute,
     /// Priority of the task, which sorts entries of waiting tasks within their minute.
     pub priority: Priority,
     /// Id of the task.
@@ -115,7 +115,7 @@ impl Entry {
     pub fn parse(key: &str) -> Option<Self> {
         let (root, rest) = key.split_once('/')?;
         let (part, rest) = if root == "overflow" { ("", rest) } else { rest.split_once('/')? };
-        let (bucket, name) = rest.split_once('/')?;
+        let (minute, name) = rest.split_once('/')?;
         let (name, rev) = name.split_once('.')?;
         let (priority, id) = match root {
             "leases" => (Priority::default(), name),
@@ -129,7 +129,7 @@ impl Entry {
             "overflow" => IndexLocation::Overflow,
             _ => return None,
         };
-        let entry = Self { location, bucket: Minute::parse(bucket)?, priority, id, rev: rev.parse().ok()? };
+        let entry = Self { location, minute: Minute::parse(minute)?, priority, id, rev: rev.parse().ok()? };
         // Accepts only the canonical form: every process must compute the same key for an entry.
         (entry.key() == key).then_some(entry)
     }
@@ -137,8 +137,8 @@ impl Entry {
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Entry { location, bucket, priority, id, rev } = self;
-        write!(f, "{}{bucket}/", location.prefix())?;
+        let Entry { location, minute, priority, id, rev } = self;
+        write!(f, "{}{minute}/", location.prefix())?;
         match location {
             IndexLocation::Lease(_) => write!(f, "{id}.{rev:010}"),
             _ => write!(f, "{}{id}.{rev:010}", priority.inverted()),
@@ -164,8 +164,8 @@ mod tests {
         };
         let is_lease = matches!(location, IndexLocation::Lease(_));
         let priority = if is_lease { Priority::default() } else { Priority::new(priority).unwrap() };
-        let bucket = Minute::of(crate::StoreTime::from_millis(minute * 60_000));
-        Entry { location, bucket, priority, id, rev }
+        let minute = Minute::of(crate::StoreTime::from_millis(minute * 60_000));
+        Entry { location, minute, priority, id, rev }
     }
 
     #[test]

@@ -199,7 +199,7 @@ mod tests {
         let online = NodeNow { bucket: Some(Now::exactly(StoreTime::from_millis(0))), ..now(0) };
         let lease = lease().renewed(&online);
         let earliest = StoreTime::from_millis(600_000);
-        let wide = Now { earliest, latest: earliest.plus(Duration::from_secs(5)), steady: true };
+        let wide = Now { earliest, latest: earliest.plus(Duration::from_secs(5)), is_consistent: true };
         assert!(!lease.is_stale(&NodeNow { bucket: Some(wide), ..now(602) }));
     }
 }

@@ -74,7 +74,7 @@ pub enum OpKind {
         /// Pause before the next attempt; none for the task's retry policy.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<Duration>,
-        /// Number of attempts that the handler allows, if it allows no more.
+        /// Maximum number of attempts of the handler, if this attempt has reached it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         max_attempts: Option<u32>,
     },

@@ -9,16 +9,16 @@ use std::str::FromStr;
 use crate::error::{Error, Result};
 use crate::ids::{Name, TaskId};
 
-/// Queue of a campaign: determines the folder on a node and the prefix in a bucket.
+/// Queue of a campaign (a group of queues in one store): determines the folder on a node and the prefix in a bucket.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Campaign {
+pub struct QueuePath {
     /// Name of the campaign.
     pub campaign: Name,
     /// Name of the queue.
     pub queue: Name,
 }
 
-impl Campaign {
+impl QueuePath {
     /// Validates both names.
     pub fn new(campaign: &str, queue: &str) -> Result<Self> {
         Ok(Self { campaign: Name::checked("campaign", campaign)?, queue: Name::checked("queue", queue)? })
@@ -37,13 +37,13 @@ impl Campaign {
     }
 }
 
-impl fmt::Display for Campaign {
+impl fmt::Display for QueuePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.campaign, self.queue)
     }
 }
 
-impl FromStr for Campaign {
+impl FromStr for QueuePath {
     type Err = Error;
 
     /// Parses `campaign/queue`.
@@ -116,16 +116,16 @@ impl SpoolFile {
 
     /// Key in the bucket.
     #[must_use]
-    pub fn key(&self, of: &Campaign) -> String {
+    pub fn key(&self, of: &QueuePath) -> String {
         format!("{}/{}", of.prefix(), self.path())
     }
 
     /// Parses a key into its queue and file.
     #[must_use]
-    pub fn parse_key(key: &str) -> Option<(Campaign, Self)> {
+    pub fn parse_key(key: &str) -> Option<(QueuePath, Self)> {
         let (campaign, rest) = key.strip_prefix("campaigns/")?.split_once('/')?;
         let (queue, path) = rest.strip_prefix("queues/")?.split_once('/')?;
-        Some((Campaign::new(campaign, queue).ok()?, Self::parse(path)?))
+        Some((QueuePath::new(campaign, queue).ok()?, Self::parse(path)?))
     }
 }
 
@@ -153,12 +153,12 @@ mod tests {
             campaign in "[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}",
             queue in "[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}",
         ) {
-            let of = Campaign::new(&campaign, &queue).unwrap();
+            let of = QueuePath::new(&campaign, &queue).unwrap();
             prop_assert_eq!(SpoolFile::parse(&file.path()), Some(file.clone()));
             let (parsed, there) = SpoolFile::parse_key(&file.key(&of)).unwrap();
             prop_assert_eq!((&parsed, &there), (&of, &file));
             prop_assert_eq!(there.path(), file.path());
-            prop_assert_eq!(of.to_string().parse::<Campaign>().unwrap(), of);
+            prop_assert_eq!(of.to_string().parse::<QueuePath>().unwrap(), of);
         }
 
         #[test]
@@ -172,9 +172,9 @@ mod tests {
     #[test]
     fn names_that_would_lead_elsewhere_are_refused() {
         for wrong in ["", ".", "..", "...", "a/b", "a\\b", "ä", "a b", &"x".repeat(129)] {
-            assert!(Campaign::new(wrong, "q").is_err() && Campaign::new("c", wrong).is_err(), "{wrong}");
+            assert!(QueuePath::new(wrong, "q").is_err() && QueuePath::new("c", wrong).is_err(), "{wrong}");
         }
-        assert!("only".parse::<Campaign>().is_err() && "a/b/c".parse::<Campaign>().is_err());
+        assert!("only".parse::<QueuePath>().is_err() && "a/b/c".parse::<QueuePath>().is_err());
         for odd in
             ["pending/../task.json", "outbox/1.json", "outbox/+1.json", "completed/x.json", "", "pending"]
         {

@@ -61,9 +61,9 @@ pub struct Graces {
 pub struct FoundEntries {
     /// Entries to claim, in this order.
     waiting: VecDeque<IndexHit>,
-    /// Entries that wait for the claim of another entry of their task. That may be ahead of the task, and not lead to it
-    /// as this one does.
-    behind: Vec<IndexHit>,
+    /// Further entries of tasks that are being claimed through another entry. Claimed later if that attempt fails: the
+    /// other entry may be ahead of its task, while this one is valid.
+    deferred: Vec<IndexHit>,
     backoff: EntryBackoff,
     /// Ready entries that the last scan has found and that may still be waiting.
     ready: HashSet<Entry>,
@@ -178,9 +178,9 @@ impl FoundEntries {
     }
 
     /// Keeps an entry whose task is being claimed by another entry until that has ended.
-    pub fn put_behind(&mut self, hit: IndexHit) {
+    pub fn defer(&mut self, hit: IndexHit) {
         if !self.claimed.contains_key(&hit.entry.id) {
-            self.behind.push(hit);
+            self.deferred.push(hit);
         }
     }
 
@@ -191,7 +191,7 @@ impl FoundEntries {
 
     /// Records that the task of an entry was claimed. Returns true if a ready entry no longer waits.
     pub fn claimed(&mut self, hit: IndexHit) -> bool {
-        self.behind.retain(|behind| behind.entry.id != hit.entry.id);
+        self.deferred.retain(|deferred| deferred.entry.id != hit.entry.id);
         self.backoff.remove(&hit.entry);
         let was_ready = self.ready.remove(&hit.entry);
         self.claimed.insert(hit.entry.id, hit.entry);
@@ -202,7 +202,7 @@ impl FoundEntries {
     /// entry no longer waits.
     pub fn not_claimed(&mut self, hit: IndexHit, why: &Unclaimed, now: Now, graces: Graces) -> bool {
         let id = hit.entry.id;
-        self.waiting.extend(self.behind.extract_if(.., |behind| behind.entry.id == id));
+        self.waiting.extend(self.deferred.extract_if(.., |deferred| deferred.entry.id == id));
         self.ended.insert(hit.entry.clone());
         let is_taken = matches!(why, Unclaimed::Held(_) | Unclaimed::Stale) && self.ready.remove(&hit.entry);
         self.pause(hit, why, now, graces);

@@ -45,8 +45,8 @@ impl Moment {
 pub struct ScanOptions {
     /// Polling intervals.
     pub polling: Polling,
-    /// Interval at which the inbox and the shards are scanned without a ring.
-    pub sweep_every: Duration,
+    /// Interval of full scans: the inbox and the shards are scanned without a ring.
+    pub full_scan_every: Duration,
     /// Interval at which the overflow is scanned without a ring.
     pub overflow_every: Duration,
     /// True if the worker ends when nothing is left: then every poll scans its shards.
@@ -103,8 +103,8 @@ pub struct IndexScan {
     pub is_random_start: bool,
     /// True if there was a reason other than the interval to scan the shards: tasks may have become pending.
     pub has_reason: bool,
-    /// True if this is the periodic scan of the shards.
-    pub is_sweep: bool,
+    /// True if this is the full scan, the periodic one of the shards.
+    pub is_full_scan: bool,
 }
 
 /// Part of the index to scan.
@@ -199,8 +199,8 @@ pub struct ScanSchedule {
     scanned_shards: Vec<ShardRange>,
     /// True if that scan covered the shards of other workers.
     covers_all: bool,
-    /// Time of the last periodic scan, and whether it was partial.
-    last_sweep: Option<(Duration, bool)>,
+    /// Time of the last full scan, and whether it was partial.
+    last_full_scan: Option<(Duration, bool)>,
     /// True if the ready index does not fit in one page.
     is_crowded: bool,
     /// Current polling interval.
@@ -225,7 +225,7 @@ impl ScanSchedule {
             overflow: PlaceState::default(),
             scanned_shards: Vec::new(),
             covers_all: false,
-            last_sweep: None,
+            last_full_scan: None,
             is_crowded: false,
             pause: options.polling.min,
             rest: None,
@@ -269,7 +269,7 @@ impl ScanSchedule {
                 ScanTarget::Overflow => Phase::Done,
             };
             let scan = match place {
-                ScanTarget::Inbox => self.side_scan(place, served.inbox, self.options.sweep_every, at),
+                ScanTarget::Inbox => self.side_scan(place, served.inbox, self.options.full_scan_every, at),
                 ScanTarget::Shards => self.shard_scan(at, served),
                 ScanTarget::Overflow => {
                     self.side_scan(place, served.overflow, self.options.overflow_every, at)
@@ -308,13 +308,13 @@ impl ScanSchedule {
         let is_first = state.scanned_at.is_none();
         let scope =
             if side == ScanTarget::Inbox { ScanScope::Inbox { is_first } } else { ScanScope::Overflow };
-        let scan = IndexScan { scope, is_random_start: false, has_reason: false, is_sweep: false };
+        let scan = IndexScan { scope, is_random_start: false, has_reason: false, is_full_scan: false };
         (state.may_have_more(at) || state.is_older_than(every, at)).then_some(scan)
     }
 
     fn shard_scan(&mut self, at: &Moment, served: &Served) -> Option<IndexScan> {
-        let is_sweep = self.is_sweep(at, served);
-        if served.shards.is_empty() && !is_sweep {
+        let is_full_scan = self.is_full_scan(at, served);
+        if served.shards.is_empty() && !is_full_scan {
             // Rings are not read meanwhile: the shards are scanned when some are served again.
             self.scanned_shards.clear();
             self.shards.next = None;
@@ -322,27 +322,27 @@ impl ScanSchedule {
         }
         let has_reason =
             self.shards.may_have_more(at) || self.has_new_shards(served) || self.options.until_empty;
-        if !has_reason && !is_sweep {
+        if !has_reason && !is_full_scan {
             return None;
         }
-        let covers_all = is_sweep && self.options.is_leasing;
+        let covers_all = is_full_scan && self.options.is_leasing;
         let (scope, is_random_start) = if covers_all {
-            (ScanScope::AllShards, self.last_sweep.is_some_and(|(_, is_partial)| is_partial))
+            (ScanScope::AllShards, self.last_full_scan.is_some_and(|(_, is_partial)| is_partial))
         } else if !self.is_crowded && served.shards.len() > 1 {
             (ScanScope::OwnInOneList, false)
         } else {
             (ScanScope::Own { has_rung: self.shards.has_rung }, self.shards.is_partial)
         };
-        Some(IndexScan { scope, is_random_start, has_reason, is_sweep })
+        Some(IndexScan { scope, is_random_start, has_reason, is_full_scan })
     }
 
-    /// True if the next scan of the shards is the periodic one.
-    fn is_sweep(&self, at: &Moment, served: &Served) -> bool {
+    /// True if the next scan of the shards is the full scan.
+    fn is_full_scan(&self, at: &Moment, served: &Served) -> bool {
         // A worker that needs long for a page would otherwise scan nothing but the shards of other workers.
         let continues_own = self.covers_all && self.shards.is_partial && !served.shards.is_empty();
-        let swept_at = self.last_sweep.map(|(at, _)| at);
-        let last = if self.options.is_leasing { swept_at } else { self.shards.scanned_at };
-        !continues_own && last.is_none_or(|last| at.since(last) >= self.options.sweep_every)
+        let full_scan_at = self.last_full_scan.map(|(at, _)| at);
+        let last = if self.options.is_leasing { full_scan_at } else { self.shards.scanned_at };
+        !continues_own && last.is_none_or(|last| at.since(last) >= self.options.full_scan_every)
     }
 
     /// True if the served shards differ from those of the last scan. A lease that could not be trusted for a while may
@@ -383,8 +383,8 @@ impl ScanSchedule {
     pub fn ended(&mut self, scan: &IndexScan, is_partial: bool, is_crowded: bool) {
         self.state(scan.scope.target()).is_partial = is_partial;
         self.is_crowded = is_crowded;
-        if scan.is_sweep {
-            self.last_sweep = self.shards.scanned_at.map(|at| (at, is_partial));
+        if scan.is_full_scan {
+            self.last_full_scan = self.shards.scanned_at.map(|at| (at, is_partial));
         }
     }
 
@@ -489,7 +489,7 @@ impl ScanSchedule {
     /// inbox, which is scanned again afterwards.
     pub fn slots_full(&mut self, local: Duration) -> bool {
         let since = *self.full_since.get_or_insert(local);
-        let is_long = local.saturating_sub(since) >= self.options.sweep_every;
+        let is_long = local.saturating_sub(since) >= self.options.full_scan_every;
         if is_long {
             self.full_since = Some(local);
             self.inbox.scan_soon();
@@ -642,7 +642,7 @@ mod tests {
     fn described(action: Action) -> String {
         match action {
             Action::ReadBell(place) => format!("bell of {place:?}").to_lowercase(),
-            Action::Scan(IndexScan { scope, is_random_start, has_reason, is_sweep }) => {
+            Action::Scan(IndexScan { scope, is_random_start, has_reason, is_full_scan }) => {
                 let is_first = scope == ScanScope::Inbox { is_first: true };
                 let scope = match scope {
                     ScanScope::Inbox { .. } => "inbox",
@@ -656,7 +656,7 @@ mod tests {
                     (is_first, "first"),
                     (is_random_start, "random start"),
                     (has_reason, "reason"),
-                    (is_sweep, "periodic"),
+                    (is_full_scan, "periodic"),
                 ];
                 let flags: Vec<_> =
                     flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, name)| name).collect();
@@ -673,7 +673,7 @@ mod tests {
     fn options() -> ScanOptions {
         ScanOptions {
             polling: Polling::default(),
-            sweep_every: SECOND * 60,
+            full_scan_every: SECOND * 60,
             overflow_every: SECOND * 120,
             until_empty: false,
             is_leasing: false,

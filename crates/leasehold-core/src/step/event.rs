@@ -90,7 +90,7 @@ pub enum Event {
         retryable: bool,
         /// Pause before the next attempt; none for the task's retry policy.
         after: Option<Duration>,
-        /// Number of attempts that the handler allows, if it allows no more, as in [`Event::Exhaust`].
+        /// Maximum number of attempts of the handler, if this attempt has reached it, as in [`Event::Exhaust`].
         max_attempts: Option<u32>,
     },
     /// The worker postpones the task.

@@ -189,8 +189,8 @@ fn a_fenced_worker_cannot_change_the_task() {
 #[test]
 fn a_lease_ends_only_once_surely_expired() {
     let expiry = now().earliest.plus(Duration::from_mins(1));
-    let at = |earliest: StoreTime, steady| {
-        context_at(Now { earliest, latest: earliest.plus(Duration::from_secs(2)), steady })
+    let at = |earliest: StoreTime, is_consistent| {
+        context_at(Now { earliest, latest: earliest.plus(Duration::from_secs(2)), is_consistent })
     };
     assert_eq!(step(&running(), &Event::TimeOut, &at(expiry, true)), Err(Rejected::NotBefore(expiry)));
     let after = StoreTime::from_millis(expiry.as_millis() + 1);

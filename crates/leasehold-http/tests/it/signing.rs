@@ -80,7 +80,7 @@ fn a_signature_is_the_same_in_every_version() {
 
 #[test]
 fn a_signature_holds_for_five_minutes_either_way_and_only_certain_lateness_counts() {
-    let vague = Now { earliest: NOW, latest: StoreTime::NEVER, steady: true };
+    let vague = Now { earliest: NOW, latest: StoreTime::NEVER, is_consistent: true };
     let exact = Now::exactly(NOW);
     let age = SIGNATURE_AGE_MAX;
     for (at, now, expected) in [

@@ -128,7 +128,7 @@ impl Spool {
     }
 
     fn id_of(&self, key: &str) -> TaskId {
-        let hash = blake3::hash(format!("{}\n{key}", self.campaign).as_bytes());
+        let hash = blake3::hash(format!("{}\n{key}", self.queue_path).as_bytes());
         let mut bits = [0; 16];
         bits.copy_from_slice(&hash.as_bytes()[..16]);
         TaskId::from_random(u128::from_be_bytes(bits))

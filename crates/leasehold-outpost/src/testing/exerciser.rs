@@ -6,7 +6,7 @@
 //! `spool-exerciser DATA CAMPAIGN/QUEUE WORD ID STEP`: runs the operation WORD, and aborts before step number STEP.
 #![expect(clippy::print_stdout, reason = "the test that started it reads what it prints")]
 
-use leasehold_core::outpost::Campaign;
+use leasehold_core::outpost::QueuePath;
 use leasehold_core::settlement::Settlement;
 use leasehold_core::{Error, HexName, Name, NewTask, Result, State, Task, TaskId};
 use leasehold_outpost::{FileHook, HeldTask, Spool};
@@ -22,7 +22,7 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let host: Arc<dyn Host> = Arc::new(SystemHost);
-    let open = |data: &str, of: &str| Spool::open(Path::new(data), &of.parse::<Campaign>()?, host.clone());
+    let open = |data: &str, of: &str| Spool::open(Path::new(data), &of.parse::<QueuePath>()?, host.clone());
     match arguments[..] {
         [data, of, "race", gate] => race(&open(data, of)?, Path::new(gate)),
         [data, of, word, id, step] => {

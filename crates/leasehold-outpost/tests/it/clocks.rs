@@ -35,8 +35,11 @@ fn a_reboot_voids_the_offset() {
 fn the_offset_is_written_when_it_is_more_precise_or_contradicts_the_last() {
     let test = test_spool();
     let path = test.data.path().join("clock.json");
-    let wide =
-        |from: i64, to: i64| Now { earliest: at(BUCKET_MS + from), latest: at(BUCKET_MS + to), steady: true };
+    let wide = |from: i64, to: i64| Now {
+        earliest: at(BUCKET_MS + from),
+        latest: at(BUCKET_MS + to),
+        is_consistent: true,
+    };
     test.spool.record_bucket_time(wide(0, 2_000)).unwrap();
     let first = json_of(&path);
     test.spool.record_bucket_time(wide(-500, 2_500)).unwrap();
@@ -46,9 +49,9 @@ fn the_offset_is_written_when_it_is_more_precise_or_contradicts_the_last() {
     assert_eq!(test.spool.now().bucket, Some(wide(1_000, 2_000)), "both are true");
     test.spool.record_bucket_time(wide(9_000, 9_500)).unwrap();
     assert_eq!(test.spool.now().bucket, Some(wide(9_000, 9_500)), "a contradiction: the newer counts");
-    test.spool.record_bucket_time(Now { steady: false, ..wide(9_000, 9_500) }).unwrap();
-    assert!(!test.spool.now().bucket.unwrap().steady);
-    let endless = Now { earliest: at(BUCKET_MS + 50_000), latest: StoreTime::NEVER, steady: true };
+    test.spool.record_bucket_time(Now { is_consistent: false, ..wide(9_000, 9_500) }).unwrap();
+    assert!(!test.spool.now().bucket.unwrap().is_consistent);
+    let endless = Now { earliest: at(BUCKET_MS + 50_000), latest: StoreTime::NEVER, is_consistent: true };
     test.spool.record_bucket_time(endless).unwrap();
     assert_eq!(test.spool.now().bucket, Some(endless));
     std::fs::write(&path, "{").unwrap();

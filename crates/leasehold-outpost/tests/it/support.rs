@@ -1,7 +1,7 @@
 //! A spool in a temporary folder, and helpers for tests.
 
 use leasehold_core::ids::TaskTypes;
-use leasehold_core::outpost::{Campaign, ClockSource, Consistency, DiskLease, Op, SpoolFile};
+use leasehold_core::outpost::{ClockSource, Consistency, DiskLease, Op, QueuePath, SpoolFile};
 use leasehold_core::settlement::Settlement;
 use leasehold_core::{HexName, Name, NewTask, Now, ShardLen, StepContext, StoreTime, Task, TaskId};
 use leasehold_outpost::{HeldTask, OutpostConfig, Spool};
@@ -21,8 +21,8 @@ pub(crate) struct TestSpool {
     pub(crate) spool: Spool,
 }
 
-pub(crate) fn of() -> Campaign {
-    Campaign::new("survey", "photos").unwrap()
+pub(crate) fn of() -> QueuePath {
+    QueuePath::new("survey", "photos").unwrap()
 }
 
 pub(crate) fn config() -> OutpostConfig {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use futures::FutureExt;
-use leasehold_core::outpost::{Campaign, Consistency};
+use leasehold_core::outpost::{Consistency, QueuePath};
 use leasehold_core::settlement::Settlement;
 use leasehold_core::{HexName, Kind, Name, NewTask, Task, TaskId, WorkerId};
 use leasehold_outpost::{HeldTask, OutpostConfig, Spool, Supervisor, SupervisorOptions, Synced};
@@ -169,7 +169,7 @@ impl TestCluster {
         let mut config = OutpostConfig::new(Name::checked("node", name).unwrap());
         config.consistency = self.consistency;
         change(&mut config);
-        let of = Campaign::new("spring", "pictures").unwrap();
+        let of = QueuePath::new("spring", "pictures").unwrap();
         let spool = Spool::create(&self.data(name), &of, config, host.clone()).unwrap();
         let link = Arc::new(Link::new(self.store.clone()));
         let client = Client::new(link.clone(), host).with_timeout(Duration::from_secs(1));

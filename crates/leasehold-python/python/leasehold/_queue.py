@@ -190,7 +190,7 @@ class Queue:
             retry_policy: Delay between attempts. Default: 1 second, doubled each time, at most 5 minutes.
             timeout: Maximum duration of one run of the handler, in seconds. Default: no limit.
             expires_in: Time after which the task expires if it has not started, in seconds. Default: never.
-            priority: 0 to 9, 9 first. Default: 5.
+            priority: 0 to 9, 9 first among tasks due in the same minute. Default: 5.
             tags: Labels to filter by.
             artifacts: Published files by name. The worker fetches them before the handler runs.
 

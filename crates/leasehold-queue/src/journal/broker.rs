@@ -28,7 +28,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use self::parked::{ParkedClaims, Watches};
-use self::writer::{LeaseSlot, Timer, WriterDone, WriterSlot};
+use self::writer::{BrokerTimer, LeaseSlot, WriterDone, WriterSlot};
 use super::commit::{HeldAnswers, OpenCommit};
 use super::open::OpenedJournal;
 use super::request::{BrokerRequest, HeldAnswer};
@@ -53,7 +53,7 @@ pub(super) struct Broker {
     parked: ParkedClaims,
     watches: Watches,
     lease: LeaseSlot,
-    timer: Timer,
+    timer: BrokerTimer,
     /// True if a check was the last call of the writer: a commit that is due comes next.
     is_commit_next: bool,
     /// True if no request will follow.
@@ -89,7 +89,7 @@ impl Broker {
             parked: ParkedClaims::default(),
             watches: Watches::default(),
             lease: LeaseSlot::new(lease, now),
-            timer: Timer::default(),
+            timer: BrokerTimer::default(),
             is_commit_next: false,
             is_closing: false,
             client,

@@ -79,7 +79,7 @@ impl Migration<'_> {
     /// object is read before it is removed: one that arrived late is a task, not a marker, and is moved like any other.
     pub(super) async fn remove_left(&self, route: &MoveRoute) -> Result<()> {
         let [total] = self.queue.count_tasks([route.from]).await?;
-        self.for_each_key(route, total, MigrationPass::Sweep, &Covering::new()).await?;
+        self.for_each_key(route, total, MigrationPass::RemoveOldKeys, &Covering::new()).await?;
         let removals = self.queue.entries_of(route.from).map_ok(|entry| async move {
             self.queue.ensure_allowed(route.intent()).await?;
             self.queue.client.delete(Purpose::Admin, &entry.key()).await
@@ -121,7 +121,7 @@ impl Migration<'_> {
             MigrationPass::Move => self.move_task(route, key).await.map(|_| true),
             MigrationPass::Close => self.close_task(route, key).await.map(|()| true),
             MigrationPass::Verify => self.verify(route, key, covering).await,
-            MigrationPass::Sweep => self.remove_marker(route, key).await.map(|()| true),
+            MigrationPass::RemoveOldKeys => self.remove_marker(route, key).await.map(|()| true),
         };
         match outcome {
             Err(error) if error.kind() == Kind::Corrupt => {

@@ -334,7 +334,7 @@ async fn the_next_migration_waits_until_no_removal_can_come_late() {
     let waits = std::sync::Mutex::new(Vec::new());
     let new = reconnected(&world).await;
     let note = |progress| waits.lock().unwrap().push(progress);
-    new.queue.migrate(1, &MigrateOptions { sweeps: false, ..options() }, &note).await.unwrap();
+    new.queue.migrate(1, &MigrateOptions { removes_old_keys: false, ..options() }, &note).await.unwrap();
     assert!(world.now().since(swept) > mins(30) + mins(2));
     let waits = waits.into_inner().unwrap();
     assert!(matches!(waits[0], Progress::Waiting(MigrationWait::Removed, _)));
@@ -493,7 +493,7 @@ async fn a_task_acknowledged_after_the_announcement_exists_after_the_switch() {
             told.lock().unwrap().push((left, submitted));
         }
     };
-    world.queue.migrate(2, &MigrateOptions { sweeps: false, ..options() }, &produce).await.unwrap();
+    world.queue.migrate(2, &MigrateOptions { removes_old_keys: false, ..options() }, &produce).await.unwrap();
     let (mut acknowledged, mut latest) = (0, mins(2));
     for (left, told) in told.into_inner().unwrap() {
         if let Ok(submitted) = told {

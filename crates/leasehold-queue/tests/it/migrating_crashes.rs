@@ -9,7 +9,7 @@ use serde_json::json;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::support::audit::assert_covered;
-use crate::support::migrations::{Every, abort, abort_unswept, assert_all_of, migrate, raw_at, switch};
+use crate::support::migrations::{Every, abort, abort_keeping_keys, assert_all_of, migrate, raw_at, switch};
 use crate::support::stage::{Fate, Request};
 use crate::support::{World, hours, mins};
 
@@ -125,7 +125,7 @@ async fn abort_after(case: FaultCase) {
         stage.apply_late().await;
     }
     let next = world.process(world.store.clone()).await;
-    match abort_unswept(&next).await {
+    match abort_keeping_keys(&next).await {
         Ok(_) => {}
         // It has finished in spite of the fault, or not even begun.
         Err(error) if error.to_string().contains("too late") => return,
@@ -178,7 +178,7 @@ async fn abort_with_fault(case: FaultCase) {
         stage.apply_late().await;
     }
     let next = world.process(world.store.clone()).await;
-    let _ = abort_unswept(&next).await;
+    let _ = abort_keeping_keys(&next).await;
     if case.landing == Landing::Switched && !is_late(&world, sent) {
         stage.apply_late().await;
     }

@@ -193,8 +193,8 @@ fn an_entry_written_late_into_an_old_minute_is_found() {
         let ready = queue.get(&id).await.unwrap().entry().unwrap();
         queue.client().delete(Purpose::Admin, &ready.key()).await.unwrap();
         let early = queue.now().unwrap().earliest.as_millis() - 480_000;
-        let bucket = leasehold_core::Minute::of(leasehold_core::StoreTime::from_millis(early));
-        let entry = Entry { location: IndexLocation::Inbox(worker), bucket, ..ready };
+        let minute = leasehold_core::Minute::of(leasehold_core::StoreTime::from_millis(early));
+        let entry = Entry { location: IndexLocation::Inbox(worker), minute, ..ready };
         queue.client().put_always(Purpose::Admin, &entry.key(), "".into()).await.unwrap();
     };
     fixture.world.spawn(host.process(), late);

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::answers::{Answers, LogView, SentAt, check_kind};
-use super::claims::{ClaimAnswer, ClaimName, Claims};
+use super::claims::{ClaimName, Claims, RecordedAnswer};
 use super::raw_log::{self, RawCommit, RawLog};
 use super::raw_tasks::{RawTasks, difference};
 use crate::bucket::{BucketChange, SimBucket};
@@ -133,7 +133,7 @@ impl JournalChecker {
     }
 
     /// Checks the answer of a broker to the worker that holds a claim.
-    pub(super) fn check_claim(&self, name: &ClaimName, answer: ClaimAnswer) -> CheckResult {
+    pub(super) fn check_claim(&self, name: &ClaimName, answer: RecordedAnswer) -> CheckResult {
         let now = self.reliable_now_ms();
         self.observed().claims.answered(name, answer, now)
     }

@@ -46,7 +46,7 @@ struct HandlerRun {
 
 /// Answer of a broker to the worker that holds a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ClaimAnswer {
+pub(super) enum RecordedAnswer {
     /// The claim was made, or renewed, until this time in milliseconds; none if it has expired meanwhile.
     Held(Option<i64>),
     /// The claim was settled.
@@ -115,7 +115,7 @@ impl Claims {
     pub(super) fn answered(
         &mut self,
         name: &ClaimName,
-        answer: ClaimAnswer,
+        answer: RecordedAnswer,
         now: Option<i64>,
     ) -> Result<(), String> {
         let id = &name.0;
@@ -124,7 +124,7 @@ impl Claims {
             return Err(format!("P1: task {id} was claimed, but the log has no such claim"));
         }
         match (answer, claim.ended_by.as_deref()) {
-            (ClaimAnswer::Held(until), ended_by) => {
+            (RecordedAnswer::Held(until), ended_by) => {
                 self.renewals += 1;
                 claim.promised = claim.promised.max(until);
                 let is_trusted = until.zip(now).is_some_and(|(until, now)| now < until);
@@ -135,10 +135,10 @@ impl Claims {
                     None => Ok(()),
                 }
             }
-            (ClaimAnswer::Settled, None | Some("timeout")) => Err(format!(
+            (RecordedAnswer::Settled, None | Some("timeout")) => Err(format!(
                 "P1: the end of a claim on task {id} was acknowledged, but the log has no such end"
             )),
-            (ClaimAnswer::Lost, None) => {
+            (RecordedAnswer::Lost, None) => {
                 Err(format!("P3: a claim on task {id} was reported as lost, but the log holds it"))
             }
             _ => Ok(()),

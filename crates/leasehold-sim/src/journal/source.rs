@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::checker::JournalChecker;
-use super::claims::{ClaimAnswer, ClaimName};
+use super::claims::{ClaimName, RecordedAnswer};
 use crate::alarm::Alarm;
 
 /// Opens sources whose answers are recorded.
@@ -76,7 +76,7 @@ impl Recorder {
             _ => 0,
         };
         let trusted = claim.time_left().map(|_| until);
-        self.alarm.check(self.checker.check_claim(&name, ClaimAnswer::Held(trusted)));
+        self.alarm.check(self.checker.check_claim(&name, RecordedAnswer::Held(trusted)));
         TaskInSlot { task: Box::new(RecordedClaim { claim, name, record: self.clone() }), slot }
     }
 }
@@ -88,7 +88,7 @@ impl RecordedClaim {
         Some(now.latest.plus(left).as_millis())
     }
 
-    fn check(&self, answer: ClaimAnswer) {
+    fn check(&self, answer: RecordedAnswer) {
         self.record.alarm.check(self.record.checker.check_claim(&self.name, answer));
     }
 }
@@ -111,8 +111,8 @@ impl ClaimedTask for RecordedClaim {
             self.record.checker.renewal_requested(&self.name);
             let renewed = self.claim.renew(progress, is_requested).await;
             match &renewed {
-                Ok(ClaimStatus::Lost) => self.check(ClaimAnswer::Lost),
-                Ok(_) => self.check(ClaimAnswer::Held(self.trusted_until())),
+                Ok(ClaimStatus::Lost) => self.check(RecordedAnswer::Lost),
+                Ok(_) => self.check(RecordedAnswer::Held(self.trusted_until())),
                 Err(error) => self.record.alarm.check(self.record.checker.check_error(error)),
             }
             renewed
@@ -124,8 +124,8 @@ impl ClaimedTask for RecordedClaim {
             self.record.checker.settlement_requested(&self.name, &settlement);
             let settled = self.claim.finish(settlement).await;
             match &settled {
-                Ok(Some(_)) => self.check(ClaimAnswer::Settled),
-                Ok(None) => self.check(ClaimAnswer::Lost),
+                Ok(Some(_)) => self.check(RecordedAnswer::Settled),
+                Ok(None) => self.check(RecordedAnswer::Lost),
                 Err(error) => self.record.alarm.check(self.record.checker.check_error(error)),
             }
             settled

@@ -220,7 +220,7 @@ fn with_removals_after_a_refusal_a_task_has_no_entry() {
 
 #[test]
 fn without_the_cover_a_task_has_no_entry() {
-    assert_eq!(index_without(index::IndexRule::CoverThenSweep).property, COVERED);
+    assert_eq!(index_without(index::IndexRule::CoverThenRemove).property, COVERED);
 }
 
 #[test]

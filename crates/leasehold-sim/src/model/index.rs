@@ -21,7 +21,7 @@ pub(super) enum IndexRule {
     NewBeforeOld,
     EntryFirst,
     RefusedRemovesNothing,
-    CoverThenSweep,
+    CoverThenRemove,
     Revisions,
     SubmitEntryFirst,
     FenceOwnSubmit,
@@ -37,7 +37,7 @@ impl IndexRule {
         IndexRule::NewBeforeOld,
         IndexRule::EntryFirst,
         IndexRule::RefusedRemovesNothing,
-        IndexRule::CoverThenSweep,
+        IndexRule::CoverThenRemove,
         IndexRule::Revisions,
         IndexRule::SubmitEntryFirst,
         IndexRule::FenceOwnSubmit,
@@ -55,7 +55,7 @@ impl IndexRule {
                 "1. an operation that makes a task pending again writes its entry before the task"
             }
             IndexRule::RefusedRemovesNothing => "1. a refused put removes nothing",
-            IndexRule::CoverThenSweep => "2. the current entry is written before a stale one is removed",
+            IndexRule::CoverThenRemove => "2. the current entry is written before a stale one is removed",
             IndexRule::Revisions => "2. keys carry the revision",
             IndexRule::SubmitEntryFirst => "3. a submit writes its entry before the task",
             IndexRule::FenceOwnSubmit => "3. an abandoned submit fences its own id",

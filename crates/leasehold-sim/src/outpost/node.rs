@@ -1,6 +1,6 @@
 //! The folder of a node, a real directory, and checks on it.
 
-use leasehold_core::outpost::{Campaign, Consistency, Op, SyncRefusal};
+use leasehold_core::outpost::{Consistency, Op, QueuePath, SyncRefusal};
 use leasehold_core::{Name, Result};
 use leasehold_outpost::{FileHook, OutpostConfig, Spool};
 use leasehold_store::Host;
@@ -56,7 +56,7 @@ impl Node {
         let mut config = OutpostConfig::new(Name::checked("node", &self.name)?);
         config.consistency = self.consistency;
         let as_host: Arc<dyn Host> = host.clone();
-        let spool = Spool::create(self.data.path(), &campaign()?, config, as_host)?;
+        let spool = Spool::create(self.data.path(), &queue_path()?, config, as_host)?;
         let rng = Mutex::new(SimRandom::new(host.random()));
         let kills = KillBetweenSteps {
             node: self.clone(),
@@ -118,13 +118,13 @@ impl Node {
     }
 
     fn folder(&self, folder: &str) -> PathBuf {
-        let of = campaign().expect("the names are valid");
+        let of = queue_path().expect("the names are valid");
         self.data.path().join(of.folder()).join(folder)
     }
 }
 
-fn campaign() -> Result<Campaign> {
-    Campaign::new("spring", "pictures")
+fn queue_path() -> Result<QueuePath> {
+    QueuePath::new("spring", "pictures")
 }
 
 fn read(path: &Path) -> Option<Value> {

@@ -21,7 +21,7 @@ use crate::world::World;
 /// Pause of an idle worker, fixed so that a poll can be distinguished from a full scan.
 const POLL: Duration = Duration::from_secs(2);
 /// Time until a full scan finds a task without a notification.
-const SWEEP: Duration = Duration::from_mins(1);
+const FULL_SCAN_EVERY: Duration = Duration::from_mins(1);
 /// Two polls with their jitter: a task without a notification is found by the second scan, which is made at
 /// the first poll at least a second later, the smallest uncertainty of *now*.
 const FOUND_WITHIN: Duration = Duration::from_secs(7);
@@ -52,7 +52,8 @@ async fn connect(client: Client) -> ObjectQueue {
 /// An idle worker for all 256 shards. Its handler fails a task of type `twice` at its first attempt.
 async fn work(world: Clock, name: &'static str, client: Client, log: Log, leasing: Option<ShardLeasing>) {
     let polling = Polling::fixed(POLL);
-    let options = WorkerOptions { polling, sweep_every: SWEEP, leasing, ..WorkerOptions::default() };
+    let options =
+        WorkerOptions { polling, full_scan_every: FULL_SCAN_EVERY, leasing, ..WorkerOptions::default() };
     let worker = Worker::new(connect(client).await, name, None).expect(NAMES).options(options);
     let worker = worker.handle("*", move |context: Context, number: u64| {
         lock(&log.started).push((number, world.now()));

@@ -18,7 +18,7 @@ use crate::world::World;
 
 const LEASE: Duration = Duration::from_secs(30);
 /// Interval of full scans, far longer than everything else: a task found by a full scan was not found soon.
-const SWEEP: Duration = Duration::from_mins(10);
+const FULL_SCAN_EVERY: Duration = Duration::from_mins(10);
 /// Time from the loss: the lease, 10 s to notice, the backoff of a retry, a poll, the width of *now*; and a
 /// minute for answers that take seconds, by which the second worker may lose its own claim.
 const RECOVERED_WITHIN: Duration = Duration::from_secs(30 + 10 + 2 + 2 + 3 + 60);
@@ -32,7 +32,7 @@ async fn work(host: Arc<SimHost>, client: Client, name: &'static str, poll: Dura
     let options = WorkerOptions {
         polling: Polling::fixed(poll),
         lease: LEASE,
-        sweep_every: SWEEP,
+        full_scan_every: FULL_SCAN_EVERY,
         ..WorkerOptions::default()
     };
     let worker = Worker::new(queue, name, None).unwrap().options(options);
@@ -82,7 +82,7 @@ fn recovery_time(seed: u64, start: Start) -> Option<Duration> {
     }
     world.executor().kill(quick.process());
     let lost_at = world.now();
-    world.run_until(|| starts.lock().unwrap().len() > 1, SWEEP * 2).unwrap_or_else(failed);
+    world.run_until(|| starts.lock().unwrap().len() > 1, FULL_SCAN_EVERY * 2).unwrap_or_else(failed);
     Some(world.now().saturating_sub(lost_at))
 }
 

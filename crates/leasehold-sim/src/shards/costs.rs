@@ -29,7 +29,7 @@ impl Cluster {
             let options = WorkerOptions {
                 leasing: leasing.cloned(),
                 polling: Polling::fixed(Duration::from_secs(2)),
-                sweep_every: Duration::from_hours(1),
+                full_scan_every: Duration::from_hours(1),
                 // Lists of the overflow are counted elsewhere.
                 overflow_every: Duration::from_hours(24),
                 ..WorkerOptions::default()

@@ -211,7 +211,7 @@ async fn lone_worker(client: Client) -> Worker {
     let options = WorkerOptions {
         leasing: Some(ShardLeasing::default()),
         polling: Polling::fixed(Duration::from_secs(2)),
-        sweep_every: Duration::from_mins(10),
+        full_scan_every: Duration::from_mins(10),
         ..WorkerOptions::default()
     };
     let worker = Worker::new(connected(client).await, "w1", None).unwrap().options(options);

@@ -95,7 +95,7 @@ fn a_pause_that_the_boot_clock_missed_leaves_latest_unknown() {
     assert!(world.now().earliest.as_millis() <= world.truth_ns() / 1_000_000);
     world.ask(MS, MS, 0);
     // The new answer lies an hour after the old bounds: the old upper one was void, so nothing contradicts.
-    assert!(world.now().steady);
+    assert!(world.now().is_consistent);
     world.assert_contains_truth();
 }
 
@@ -113,7 +113,7 @@ fn a_wall_clock_that_was_set_back_does_not_hide_a_missed_pause() {
         world.host.jump_wall(60);
         world.assert_contains_truth();
         world.ask(MS, MS, 0);
-        assert!(world.now().steady && world.now().latest != StoreTime::NEVER);
+        assert!(world.now().is_consistent && world.now().latest != StoreTime::NEVER);
         world.assert_contains_truth();
     }
 }
@@ -137,18 +137,18 @@ fn contradicting_answers_are_joined_until_three_over_five_seconds_agree() {
     let before = world.now();
     world.offset_ns += 3_600_000_000_000; // the store's time jumps ahead by an hour
     world.ask(MS, MS, 0);
-    assert!(!world.now().steady && !world.now().is_past(before.earliest));
+    assert!(!world.now().is_consistent && !world.now().is_past(before.earliest));
     world.assert_contains_truth();
     assert!(world.now().earliest <= before.latest, "the union includes the old bounds");
     world.host.advance(3_000 * MS);
     world.ask(MS, MS, 0);
-    assert!(!world.now().steady, "two answers are not three");
+    assert!(!world.now().is_consistent, "two answers are not three");
     world.host.advance(1_000 * MS);
     world.ask(MS, MS, 0);
-    assert!(!world.now().steady, "three answers over four seconds are not enough");
+    assert!(!world.now().is_consistent, "three answers over four seconds are not enough");
     world.host.advance(1_000 * MS);
     world.ask(MS, MS, 0);
-    assert!(world.now().steady);
+    assert!(world.now().is_consistent);
     world.assert_contains_truth();
     assert!(world.now().width().unwrap() < Duration::from_secs(3));
 }
@@ -183,7 +183,7 @@ fn many_answers_close_together_do_not_hide_the_slew() {
     }
     let passed = i64::try_from(world.host.instant().since(start).as_millis()).unwrap();
     let now = world.now();
-    assert!(now.steady);
+    assert!(now.is_consistent);
     let (earliest, latest) = (now.earliest.as_millis(), now.latest.as_millis());
     assert!(earliest < before.earliest.as_millis() + passed, "the lower bound has not widened");
     assert!(latest > before.latest.as_millis() + passed + 1, "the upper bound has not widened");
@@ -208,7 +208,7 @@ proptest! {
             world.host.advance(Duration::from_nanos(slewed));
             let truth = (world.truth_ns() + drift).div_euclid(1_000_000);
             let now = world.now();
-            prop_assert!(now.steady);
+            prop_assert!(now.is_consistent);
             prop_assert!(now.earliest.as_millis() <= truth && truth <= now.latest.as_millis());
             // Undo the drift: the next round starts from a local clock that agrees again.
             world.host.advance_boot_only(drift);

@@ -24,6 +24,10 @@ use crate::host::Instant;
 /// Number of stripes: enough that 64 concurrent writers rarely share one, few enough to list quickly.
 const STRIPES: u32 = 4_096;
 
+/// Maximum number of reads of the kernel's table of locks. It is read in parts, and a part can miss an entry if entries
+/// before it are removed meanwhile.
+const LOCK_TABLE_READS: u32 = 5;
+
 /// Timeout for a lock: half of the timeout for an answer.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
@@ -183,8 +187,11 @@ fn lock_timed_out(what: &str, holder: Option<String>) -> io::Error {
 /// differs from that of `stat` on btrfs and overlayfs, and this is for a message.
 fn holder_of(file: &File) -> Option<String> {
     let inode = file.metadata().ok()?.ino().to_string();
-    let locks = fs::read_to_string("/proc/locks").ok()?;
-    let pid = locks.lines().find_map(|line| holder_in(line, &inode))?;
+    let find = || {
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        locks.lines().find_map(|line| holder_in(line, &inode))
+    };
+    let pid = (0..LOCK_TABLE_READS).find_map(|_| find())?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     Some(format!("process {pid} ({})", name.trim()))
 }

@@ -92,7 +92,7 @@ async fn apply_and_update(app: &App, action: TaskAction, id: &TaskId) -> Result<
     let operated = action.apply(&app.shared.queue(), id).await;
     app.task_cache.forget(id);
     if let Ok(Transition::Done(task)) = &operated {
-        tracing::info!(task.id = %id, action = action.name(), "task changed from the dashboard");
+        tracing::info!(task = %id, action = action.name(), "task changed from the dashboard");
         app.shared.update_task(task);
     }
     operated

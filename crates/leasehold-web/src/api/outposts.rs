@@ -1,5 +1,5 @@
-//! Outposts, derived from task records: the tasks that they hold, and those that they have finished offline. A node with
-//! neither does not appear.
+//! Outposts, derived from task records. A node appears once it has finished a task offline; then the tasks that it holds
+//! are counted, too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

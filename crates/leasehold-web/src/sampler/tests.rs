@@ -330,7 +330,7 @@ async fn the_shard_map_follows_a_change_of_the_number_of_shards() {
     let fixture = DashboardFixture::new().await;
     let id = fixture.submit("a").await;
     fixture.view_and_sample().await;
-    let options = leasehold_queue::MigrateOptions { sweeps: false, ..Default::default() };
+    let options = leasehold_queue::MigrateOptions { removes_old_keys: false, ..Default::default() };
     fixture.queue.migrate(2, &options, &|_| ()).await.unwrap();
     fixture.app.shared.viewers.record(Topic::Shards);
     fixture.view_and_sample().await;

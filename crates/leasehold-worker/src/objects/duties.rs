@@ -5,7 +5,7 @@
 //! the whole queue is done by one worker at a time, which holds a lease on it. All of them may be done twice, or by
 //! several workers at once, without harm.
 //!
-//! Requests per worker while the queue is idle: 1 list of lease entries per `sweep_every`, and 1 list of idempotency
+//! Requests per worker while the queue is idle: 1 list of lease entries per `full_scan_every`, and 1 list of idempotency
 //! records per half hour (with shard leasing, only by the holder of the first shard). The worker that empties inboxes
 //! makes 1 put and 1 list per half `overflow_every`; each other worker 1 get per expiry of its lease.
 

@@ -1,12 +1,12 @@
 //! A worker's own inbox, and the lease on it. The holder of the lease has the worker id.
 //!
-//! Producers put pointers to new tasks into the inbox as long as the lease is held. It is renewed on a thread that
+//! Producers put index entries of new tasks into the inbox as long as the lease is held. It is renewed on a thread that
 //! handlers cannot block, but only while the poll loop runs: a worker that hangs does not keep its inbox. A worker
 //! that stops releases the lease and empties the inbox, so that other workers continue at once. A worker whose id was
 //! taken by another process stops everything.
 //!
 //! Requests: 1 put per renewal. A start is 1 put, and 1 get and 1 put more if the id was used before. A stop is 1
-//! put, 1 get and 1 list, and those of moving the remaining pointers.
+//! put, 1 get and 1 list, and those of moving the remaining entries.
 
 use futures::future::{Either, select};
 use leasehold_core::{Error, Kind, Now, Reason, Result, StoreTime, WorkerId, keys};
@@ -141,7 +141,7 @@ impl Inbox {
         }
     }
 
-    /// Releases the lease, and moves the remaining pointers to the overflow.
+    /// Releases the lease, and moves the remaining entries to the overflow.
     async fn release(&self, held: HeldLease) {
         self.set_trusted_until(None);
         let key = held.key().to_owned();

@@ -75,7 +75,7 @@ impl Poller {
     pub(super) fn new(objects: Arc<Objects>, engine: mpsc::UnboundedSender<Result<TaskInSlot>>) -> Self {
         let options = ScanOptions {
             polling: objects.worker.polling,
-            sweep_every: objects.options.sweep_every,
+            full_scan_every: objects.options.full_scan_every,
             overflow_every: objects.options.overflow_every,
             until_empty: objects.worker.until_empty,
             is_leasing: objects.options.leasing.is_some(),
@@ -279,7 +279,7 @@ impl Poller {
                     return;
                 }
             } else {
-                self.entries.put_behind(found);
+                self.entries.defer(found);
             }
         }
     }

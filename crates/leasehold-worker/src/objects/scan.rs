@@ -90,7 +90,7 @@ impl Poller {
         let (Some(oldest), Ok(now)) = (self.entries.new_in_scan().first(), self.objects.queue.now()) else {
             return;
         };
-        let since = oldest.entry.bucket.start();
+        let since = oldest.entry.minute.start();
         if is_first && now.is_past(since.plus(OLD_TASK_AGE)) {
             tracing::warn!(%since, "inbox has old tasks, running them oldest first");
         }
@@ -103,7 +103,7 @@ impl Poller {
         self.objects.may_scan(&found.entry.location, now)
             || found.entry.shard().is_some()
                 && options.leasing.is_some()
-                && now.is_past(found.written_at.plus(options.sweep_every))
+                && now.is_past(found.written_at.plus(options.full_scan_every))
     }
 
     /// Adds the entries of a page. Returns true if the scan has found some to claim.

@@ -230,9 +230,9 @@ impl ShardLeaser {
         let name = |key: &str| keys::parse_worker_lease(key).filter(|name| *name != own);
         let others = self.peers.held(self.queue.client(), listed, name, timeout).await?;
         let alive = others.into_iter().chain([own.clone()]).collect();
-        if let Some(needed) = self.share.count(&alive, &own) {
+        if let Some(share) = self.share.count(&alive, &own) {
             let configured = self.options.shards_per_worker;
-            tracing::warn!(configured, needed, "shards_per_worker is too small to serve all shards");
+            tracing::debug!(configured, share, "shards_per_worker limits the first shard leases");
         }
         Ok(())
     }

@@ -49,7 +49,7 @@ async fn started(
     (shutdown, running)
 }
 
-async fn pointers(queue: &ObjectQueue, place: &IndexLocation) -> usize {
+async fn count_entries(queue: &ObjectQueue, place: &IndexLocation) -> usize {
     queue.discover(Purpose::Admin, vec![KeyRange::at(place)]).await.unwrap().due.len()
 }
 
@@ -85,7 +85,7 @@ async fn tasks_go_to_the_inboxes_of_live_workers_one_after_the_other() {
     a_stops.drain();
     b_stops.drain();
     assert_eq!(a.await.unwrap().unwrap().completed + b.await.unwrap().unwrap().completed, 20);
-    assert_eq!((pointers(&queue, &inbox("a")).await, pointers(&queue, &inbox("b")).await), (0, 0));
+    assert_eq!((count_entries(&queue, &inbox("a")).await, count_entries(&queue, &inbox("b")).await), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -107,7 +107,7 @@ async fn a_task_without_a_handler_leaves_the_inbox_for_any_worker() {
     while ready().await.unwrap().due.is_empty() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    while pointers(&queue, &inbox("a")).await > 0 {
+    while count_entries(&queue, &inbox("a")).await > 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(status(&queue, &id).await, Status::Pending);
@@ -168,12 +168,12 @@ async fn a_task_for_a_live_worker_costs_four_puts_and_a_get() {
     let count = |queue: &ObjectQueue, verb, purpose| {
         queue.client().ledger().snapshot().count(|line| line.verb == verb && line.purpose == purpose)
     };
-    assert_eq!(count(&producer, Verb::Put, Purpose::Submit), 3, "pointer, task, bell");
+    assert_eq!(count(&producer, Verb::Put, Purpose::Submit), 3, "entry, task, bell");
     assert_eq!(count(&producer, Verb::List, Purpose::Submit), 1, "live workers");
     assert_eq!(count(&queue, Verb::Get, Purpose::Claim), 1);
     assert_eq!(count(&queue, Verb::Put, Purpose::Claim), 1);
     assert_eq!(count(&queue, Verb::Put, Purpose::Settle), 1);
-    assert_eq!(count(&queue, Verb::Delete, Purpose::Settle), 1, "the pointer");
+    assert_eq!(count(&queue, Verb::Delete, Purpose::Settle), 1, "the entry");
 }
 
 /// The worker has crashed: its lease expires, and its inbox stays.
@@ -192,12 +192,14 @@ async fn the_inbox_of_a_crashed_worker_is_emptied_by_another_worker() {
     let counts = shared.run(Shutdown::default()).await.unwrap();
     all_done(&queue, &ids).await;
     assert!(counts.completed > 0);
-    // A drain ends with the last task. Pointers that were copied to the overflow and not yet removed from the inbox are
+    // A drain ends with the last task. Entries that were copied to the overflow and not yet removed from the inbox are
     // left to the next worker.
     let shutdown = Shutdown::default();
     let next = worker(&queue, "next").options(WorkerOptions { overflow_every, ..options() });
     let running = tokio::spawn(next.run(shutdown.clone()));
-    while pointers(&queue, &inbox("dead")).await + pointers(&queue, &IndexLocation::Overflow).await > 0 {
+    while count_entries(&queue, &inbox("dead")).await + count_entries(&queue, &IndexLocation::Overflow).await
+        > 0
+    {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     shutdown.drain();
@@ -242,13 +244,13 @@ async fn a_worker_that_hangs_does_not_keep_its_inbox() {
     hung.join().unwrap().unwrap();
 }
 
-/// A stale pointer led to a task that is scheduled for tomorrow, and the worker waited for it.
+/// A stale entry led to a task that is scheduled for tomorrow, and the worker waited for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_stops_when_empty_does_not_wait_for_tomorrow() {
     let (_, queue) = queues(Selection::Random).await;
     let id = submit(&queue, "echo", json!(1)).await;
-    let pointer = queue.get(&id).await.unwrap().entry().unwrap().at_location(IndexLocation::Overflow);
-    queue.client().put_always(Purpose::Admin, &pointer.key(), "".into()).await.unwrap();
+    let stale = queue.get(&id).await.unwrap().entry().unwrap().at_location(IndexLocation::Overflow);
+    queue.client().put_always(Purpose::Admin, &stale.key(), "".into()).await.unwrap();
     let tomorrow = queue.now().unwrap().earliest.plus(Duration::from_hours(24));
     queue.reschedule(&id, tomorrow).await.unwrap();
     let ended = tokio::time::timeout(Duration::from_mins(2), work(worker(&queue, "w"))).await;

@@ -55,8 +55,8 @@ async fn tasks_reach_a_worker_with_a_handler_even_if_another_holds_their_shard()
         let worker = Worker::new(queue.clone(), &format!("only-{task_type}"), None).unwrap();
         let worker = worker.handle(task_type, |_, (): ()| async { Ok::<_, TaskError>(()) }).unwrap();
         let leasing = Some(ShardLeasing::default());
-        let sweep_every = Duration::from_secs(1);
-        let options = WorkerOptions { leasing, sweep_every, until_empty: false, ..options() };
+        let full_scan_every = Duration::from_secs(1);
+        let options = WorkerOptions { leasing, full_scan_every, until_empty: false, ..options() };
         tokio::spawn(worker.options(options).run(shutdown.clone()))
     });
     for id in &ids {

@@ -14,13 +14,13 @@ pub(super) fn run(spool: &Spool, printer: &Printer) -> anyhow::Result<()> {
     };
     if printer.is_json() {
         line(json!({
-            "queue": spool.campaign().to_string(), "node": config.node_id, "consistency": config.consistency,
+            "queue": spool.queue_path().to_string(), "node": config.node_id, "consistency": config.consistency,
             "folder": spool.root(), "counts": counts, "time": now.present().earliest, "clock": now.clock(),
         }));
         return Ok(());
     }
     let row = |name: &str, value: &str| line(format_args!("{name:<12} {value}"));
-    row("queue", &format!("{} in {}", spool.campaign(), spool.root().display()));
+    row("queue", &format!("{} in {}", spool.queue_path(), spool.root().display()));
     row("node", &format!("{}, {}", config.node_id, config.consistency));
     row("time", clock);
     row("pending", &format!("{}, of which {} checked out", counts.free, counts.checked_out));

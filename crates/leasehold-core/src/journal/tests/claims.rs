@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::world::{LEASE, MadeClaim, World, encoded, minutes, secs};
+use super::world::{JournalWorld, LEASE, MadeClaim, encoded, minutes, secs};
 use crate::ids::TaskTypes;
 use crate::journal::{JournalContext, JournalState, RenewedClaim};
 use crate::new_task::{NewTask, Start};
@@ -11,7 +11,7 @@ use crate::step::Event;
 use crate::task::{Priority, State, Status};
 use crate::time::{Now, StoreTime};
 
-fn submit(world: &mut World, task_type: &str, priority: u8, start: Start) -> crate::TaskId {
+fn submit(world: &mut JournalWorld, task_type: &str, priority: u8, start: Start) -> crate::TaskId {
     let priority = Priority::new(priority).unwrap();
     let new_task = NewTask { start, priority, ..NewTask::new(task_type, json!(1)).unwrap() };
     world.submit_task(new_task, None).unwrap().id
@@ -21,7 +21,7 @@ fn ids(claims: &[MadeClaim]) -> Vec<crate::TaskId> {
     claims.iter().map(|claim| claim.task).collect()
 }
 
-fn expiry(world: &World, claim: &MadeClaim) -> StoreTime {
+fn expiry(world: &JournalWorld, claim: &MadeClaim) -> StoreTime {
     match world.state.get(&claim.task).unwrap().unwrap().state {
         State::Running(claim) => claim.expires_at,
         state => panic!("{state:?}"),
@@ -30,7 +30,7 @@ fn expiry(world: &World, claim: &MadeClaim) -> StoreTime {
 
 #[test]
 fn tasks_are_claimed_by_minute_then_by_priority_then_by_age() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     // 22:13:20, so that forty seconds are left of the minute.
     let low = submit(&mut world, "a", 1, Start::Now);
     world.pass(secs(30));
@@ -46,7 +46,7 @@ fn tasks_are_claimed_by_minute_then_by_priority_then_by_age() {
 
 #[test]
 fn only_types_with_a_handler_are_claimed() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     let (a, b) = (world.submit("a"), world.submit("b"));
     let types = |names: &[&str]| {
         names.iter().map(|name| crate::Name::checked("task type", name).unwrap()).collect::<TaskTypes>()
@@ -58,7 +58,7 @@ fn only_types_with_a_handler_are_claimed() {
 
 #[test]
 fn a_scheduled_task_is_claimed_at_its_time_and_an_immediate_one_does_not_wait_for_a_clock() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     world.blur(secs(2));
     let soon = submit(&mut world, "a", 5, Start::After(secs(10)));
     let now = submit(&mut world, "a", 5, Start::Now);
@@ -72,7 +72,7 @@ fn a_scheduled_task_is_claimed_at_its_time_and_an_immediate_one_does_not_wait_fo
 
 #[test]
 fn a_high_priority_task_of_the_same_minute_does_not_hide_the_due_ones() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     for _ in 0..300 {
         submit(&mut world, "a", 9, Start::After(secs(20)));
     }
@@ -82,13 +82,13 @@ fn a_high_priority_task_of_the_same_minute_does_not_hide_the_due_ones() {
 
 #[test]
 fn an_unknown_time_starts_and_ends_nothing() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     world.submit_expiring(secs(60));
     world.submit("a");
     world.claim("w1", 1);
     world.submit("a");
     world.pass(minutes(5));
-    let lost = Now { latest: StoreTime::NEVER, steady: false, ..world.now() };
+    let lost = Now { latest: StoreTime::NEVER, is_consistent: false, ..world.now() };
     let context = JournalContext { now: lost, ..world.context() };
     let request = crate::journal::ClaimRequest {
         worker: super::world::worker("w1"),
@@ -102,7 +102,7 @@ fn an_unknown_time_starts_and_ends_nothing() {
 
 #[test]
 fn a_tick_is_bounded_and_says_if_more_is_to_be_done() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     for _ in 0..5 {
         world.submit_expiring(secs(30));
     }
@@ -127,7 +127,7 @@ fn a_tick_is_bounded_and_says_if_more_is_to_be_done() {
 
 #[test]
 fn tasks_that_time_out_together_are_not_retried_together() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     for _ in 0..20 {
         world.submit("a");
     }
@@ -141,7 +141,7 @@ fn tasks_that_time_out_together_are_not_retried_together() {
 
 #[test]
 fn renewals_are_not_logged_and_extend_the_claim() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     world.submit("a");
     let claim = world.claim("w1", 1).remove(0);
     let before = world.log_text();
@@ -161,7 +161,7 @@ fn renewals_are_not_logged_and_extend_the_claim() {
 
 #[test]
 fn a_cancelled_task_is_reported_by_the_next_renewal() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     let id = world.submit("a");
     let claim = world.claim("w1", 1).remove(0);
     world.operate(id, &Event::Cancel).unwrap();
@@ -173,7 +173,7 @@ fn a_cancelled_task_is_reported_by_the_next_renewal() {
 
 #[test]
 fn progress_that_is_too_large_is_dropped_and_the_claim_is_renewed() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     world.submit("a");
     let claim = world.claim("w1", 1).remove(0);
     assert!(world.renew_with("w1", Some(&json!("x".repeat(300_000))))[0].is_some());
@@ -182,7 +182,7 @@ fn progress_that_is_too_large_is_dropped_and_the_claim_is_renewed() {
 
 #[test]
 fn a_fence_extends_the_claims_that_were_heard_and_no_others() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     world.submit("a");
     world.submit("a");
     let mine = world.claim("w1", 1).remove(0);
@@ -209,7 +209,7 @@ fn a_fence_extends_the_claims_that_were_heard_and_no_others() {
 
 #[test]
 fn a_fence_never_shortens_a_claim() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     world.submit("a");
     let claim = world.claim("w1", 1).remove(0);
     let before = expiry(&world, &claim);
@@ -219,7 +219,7 @@ fn a_fence_never_shortens_a_claim() {
 
 #[test]
 fn a_snapshot_contains_the_terms_of_claims_and_the_keys() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     let key = crate::unique::UniqueKey {
         scope: crate::unique::Scope::TaskType,
         ..crate::unique::UniqueKey::new("k")
@@ -243,7 +243,7 @@ fn a_snapshot_contains_the_terms_of_claims_and_the_keys() {
 
 #[test]
 fn only_the_claim_that_holds_a_task_settles_it() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     world.submit("a");
     let lost = world.claim("w1", 1).remove(0);
     world.pass(LEASE + secs(1));

@@ -5,7 +5,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::world::{World, minutes, secs};
+use super::world::{JournalWorld, minutes, secs};
 use crate::ids::{TaskId, TaskTypes};
 use crate::journal::{ChangeKind, JournalRecord, JournalState};
 use crate::new_task::{NewTask, Start};
@@ -79,7 +79,7 @@ fn op() -> impl Strategy<Value = Op> {
 const TYPES: [&str; 3] = ["resize", "shrink", "crop"];
 const WORKERS: [&str; 3] = ["w1", "w2", "w3"];
 
-fn run(world: &mut World, op: &Op) {
+fn run(world: &mut JournalWorld, op: &Op) {
     match op {
         Op::Submit { task_type, priority, delay, expiry, key, input } => {
             let new_task = NewTask {
@@ -142,7 +142,7 @@ fn settlement(how: u8) -> Settlement {
 }
 
 /// Checks that a log is a legal history, line by line.
-fn check_log(world: &World) {
+fn check_log(world: &JournalWorld) {
     let mut state = JournalState::default();
     let mut known: BTreeMap<TaskId, (u64, Status)> = BTreeMap::new();
     for line in world.lines() {
@@ -194,7 +194,7 @@ fn is_legal(kind: ChangeKind, from: Status, to: Status) -> bool {
 proptest! {
     #[test]
     fn any_history_is_legal_and_can_be_replayed(ops in prop::collection::vec(op(), 0..80)) {
-        let mut world = World::new();
+        let mut world = JournalWorld::new();
         for (number, op) in ops.iter().enumerate() {
             run(&mut world, op);
             // A check replays the whole log.
@@ -212,7 +212,7 @@ proptest! {
     fn no_claim_times_out_before_the_time_that_its_worker_was_promised(
         ops in prop::collection::vec((0u8..4, 0u32..40_000), 1..60),
     ) {
-        let mut world = World::new();
+        let mut world = JournalWorld::new();
         world.submit("resize");
         world.submit("shrink");
         world.claim("w1", 1);

@@ -3,7 +3,7 @@
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::world::{World, minutes, secs, worker};
+use super::world::{JournalWorld, minutes, secs, worker};
 use crate::filter::Filter;
 use crate::ids::TaskIdPrefix;
 use crate::new_task::{NewTask, Start};
@@ -14,7 +14,7 @@ use crate::unique::UniqueKey;
 
 #[test]
 fn a_list_has_pages_in_the_order_of_the_ids() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     let all: Vec<_> = (0..10).map(|n| world.submit(["a", "b"][n % 2])).collect();
     let tagged =
         NewTask { tags: [("customer".into(), "7".into())].into(), ..NewTask::new("b", json!(1)).unwrap() };
@@ -44,7 +44,7 @@ fn a_list_has_pages_in_the_order_of_the_ids() {
 
 #[test]
 fn an_id_is_found_by_its_first_characters() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     let first = world.submit("a");
     world.pass(minutes(10_000));
     let second = world.submit("a");
@@ -57,7 +57,7 @@ fn an_id_is_found_by_its_first_characters() {
 
 #[test]
 fn counts_are_by_type_and_status() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     for _ in 0..3 {
         world.submit("a");
     }
@@ -80,7 +80,7 @@ fn counts_are_by_type_and_status() {
 
 #[test]
 fn a_type_without_tasks_is_forgotten() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     let day = minutes(24 * 60);
     for round in 0..50 {
         world.submit(&format!("type-{round}"));
@@ -97,7 +97,7 @@ fn a_type_without_tasks_is_forgotten() {
 
 #[test]
 fn a_purge_keeps_new_tasks_and_those_whose_key_can_be_used() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     let (hour, day) = (minutes(60), minutes(24 * 60));
     let plain = world.submit("a");
     let keyed = NewTask::new("a", json!(1)).unwrap();
@@ -108,7 +108,7 @@ fn a_purge_keeps_new_tasks_and_those_whose_key_can_be_used() {
     for claim in world.claim("w1", 9) {
         world.settle(&claim, Settlement::complete(json!(1)));
     }
-    let purge = |world: &World, id, statuses: &[Status], older_than| {
+    let purge = |world: &JournalWorld, id, statuses: &[Status], older_than| {
         let retention = Retention { statuses: statuses.to_vec(), older_than };
         world.state.purge_task(&id, &retention, &world.context()).answer.unwrap()
     };

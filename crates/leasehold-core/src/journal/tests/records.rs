@@ -4,15 +4,15 @@ use proptest::prelude::*;
 use serde_json::json;
 use std::time::Duration;
 
-use super::world::{World, minutes, secs};
+use super::world::{JournalWorld, minutes, secs};
 use crate::error::Kind;
 use crate::journal::{EncodedTask, JournalRecord, JournalState, JournalTask};
 use crate::settlement::Settlement;
 use crate::step::Event;
 
 /// A log with every kind of record.
-fn world() -> World {
-    let mut world = World::new();
+fn world() -> JournalWorld {
+    let mut world = JournalWorld::new();
     let ids: Vec<_> = (0..9).map(|n| world.submit_input("resize", json!({"n": n}))).collect();
     let claims = world.claim("w1", 6);
     world.take_over();
@@ -117,7 +117,7 @@ fn corrupt_records_are_explained() {
 
 #[test]
 fn records_out_of_order_are_corrupt() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     world.submit("resize");
     let claim = world.claim("w1", 1).remove(0);
     world.take_over();

@@ -4,7 +4,7 @@ use serde_json::json;
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::world::{MadeClaim, World, minutes, secs};
+use super::world::{JournalWorld, MadeClaim, minutes, secs};
 use crate::error::Result;
 use crate::ids::{HexName, TaskId};
 use crate::journal::decide::ClaimToRenew;
@@ -18,13 +18,13 @@ use crate::unique::UniqueKey;
 /// A world with one task, which was claimed at some time by claim `held`, and the id of that task.
 struct Case {
     name: &'static str,
-    world: World,
+    world: JournalWorld,
     id: TaskId,
     held: MadeClaim,
 }
 
 /// Events after the claim of a task, with a settlement that fails and one that fails permanently.
-type Story = fn(&mut World, &MadeClaim, Settlement, Settlement);
+type Story = fn(&mut JournalWorld, &MadeClaim, Settlement, Settlement);
 
 /// One world for each state with different decisions. Every task has the idempotency key `k`.
 fn cases() -> Vec<Case> {
@@ -52,7 +52,7 @@ fn cases() -> Vec<Case> {
     ];
     let mut cases = Vec::new();
     for (name, story) in stories {
-        let mut world = World::new();
+        let mut world = JournalWorld::new();
         let new_task = NewTask { expires_in: Some(minutes(5)), ..new_task() };
         let id = world.submit_task(new_task, Some(UniqueKey::new("k"))).unwrap().id;
         let lease_id = HexName::from_random(99);
@@ -161,7 +161,7 @@ fn describe_operated(operated: &Operated) -> String {
 
 #[test]
 fn invalid_operations() {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     let (id, unknown) = (world.submit("resize"), TaskId::from_random(5));
     let at = world.now().earliest.plus(Duration::from_hours(200_000));
     let rows = [(unknown, Event::Cancel), (id, Event::Reschedule { at }), (id, Event::Purge)]
@@ -247,7 +247,7 @@ fn describe_submitted(submitted: &Submitted) -> String {
 
 #[test]
 fn invalid_submits() {
-    let world = World::new();
+    let world = JournalWorld::new();
     let now = world.now().earliest;
     let good = || SubmitRequest { id: TaskId::from_time(now, 1), new_task: new_task(), key: None };
     let rows = [
@@ -264,7 +264,7 @@ fn invalid_submits() {
 /// JSON objects are unordered: another language, or another run, may serialize them differently.
 #[test]
 fn an_equal_input_in_another_order_is_the_input_of_the_key() -> Result<()> {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     let key = || Some(UniqueKey::new("k"));
     let first = world.submit_task(new_task(), key())?;
     let input = serde_json::from_str(r#"{"size": 3, "url": "x"}"#).unwrap();
@@ -274,7 +274,7 @@ fn an_equal_input_in_another_order_is_the_input_of_the_key() -> Result<()> {
 
 #[test]
 fn a_key_that_has_expired_belongs_to_the_next_task() -> Result<()> {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     let hour = Duration::from_hours(1);
     let key = |hours| Some(UniqueKey { lifetime: hour * hours, ..UniqueKey::new("k") });
     let first = world.submit_task(new_task(), key(1))?.id;
@@ -297,7 +297,7 @@ fn a_key_that_has_expired_belongs_to_the_next_task() -> Result<()> {
 
 #[test]
 fn a_task_does_not_get_its_key_back() -> Result<()> {
-    let mut world = World::new();
+    let mut world = JournalWorld::new();
     let hour = Duration::from_hours(1);
     let key = || Some(UniqueKey { lifetime: hour, ..UniqueKey::new("k") });
     let waiting = NewTask { start: Start::After(hour * 1_000), ..new_task() };

@@ -175,11 +175,11 @@ impl LeaseSlot {
 
 /// A timer that is replaced only by an earlier one: one that is too early does no harm.
 #[derive(Default)]
-pub(super) struct Timer {
+pub(super) struct BrokerTimer {
     set: Option<(Instant, BoxFuture<'static, ()>)>,
 }
 
-impl Timer {
+impl BrokerTimer {
     pub(super) fn set(&mut self, deadline: Option<Instant>, host: &dyn Host) {
         let Some(deadline) = deadline else { return };
         if self.set.as_ref().is_none_or(|(set, _)| deadline.boot_ns < set.boot_ns) {

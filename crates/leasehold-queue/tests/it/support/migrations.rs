@@ -23,12 +23,12 @@ pub(crate) async fn migrate(queue: &ObjectQueue, to: u8) -> Result<Migrated> {
 
 /// Migrates up to the switch.
 pub(crate) async fn switch(queue: &ObjectQueue, to: u8) -> Result<Migrated> {
-    queue.migrate(to, &MigrateOptions { sweeps: false, ..options() }, &quiet).await
+    queue.migrate(to, &MigrateOptions { removes_old_keys: false, ..options() }, &quiet).await
 }
 
 /// Aborts a migration, until everything is moved back.
-pub(crate) async fn abort_unswept(queue: &ObjectQueue) -> Result<Migrated> {
-    queue.abort_migration(&MigrateOptions { sweeps: false, ..options() }, &quiet).await
+pub(crate) async fn abort_keeping_keys(queue: &ObjectQueue) -> Result<Migrated> {
+    queue.abort_migration(&MigrateOptions { removes_old_keys: false, ..options() }, &quiet).await
 }
 
 pub(crate) async fn abort(queue: &ObjectQueue) -> Result<Migrated> {

@@ -61,7 +61,7 @@ impl IndexModel {
                     return Vec::new();
                 }
                 let cover =
-                    required_entry.map(Request::Write).filter(|_| self.has(IndexRule::CoverThenSweep));
+                    required_entry.map(Request::Write).filter(|_| self.has(IndexRule::CoverThenRemove));
                 cover.into_iter().chain([remove]).collect()
             }
             None if found.rev > 1 => vec![remove],

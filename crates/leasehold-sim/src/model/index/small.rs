@@ -205,7 +205,7 @@ fn small(from: SmallTask, task: &Task) -> SmallTask {
 
 fn small_entry(entry: &Entry) -> SmallEntry {
     let is_lease = matches!(entry.location, IndexLocation::Lease(_));
-    let is_later = !is_lease && entry.bucket.start().since(start()) >= HOUR;
+    let is_later = !is_lease && entry.minute.start().since(start()) >= HOUR;
     let due = if is_later { Due::Later } else { Due::Soon };
     SmallEntry { is_lease, due, rev: u8::try_from(entry.rev).expect("the model is small") }
 }

@@ -18,7 +18,7 @@ mod small;
 
 use super::history::{COMMITS_MAX, CommitHistory};
 use crate::model::RequestFate;
-use small::{CommitKind, JournalLease, ModelCommit};
+use small::{CommitKind, ModelCommit, ModelLease};
 use stateright::{Model, Property};
 
 /// Rule of the journal in a bucket; each can be left out.
@@ -107,8 +107,8 @@ enum Phase {
     Following,
     /// The lease was put, with an unknown outcome.
     Taking {
-        to: JournalLease,
-        on: Option<JournalLease>,
+        to: ModelLease,
+        on: Option<ModelLease>,
     },
     /// Reads the log, and puts a fence at its end.
     Replaying,
@@ -120,20 +120,20 @@ enum Phase {
 struct Broker {
     phase: Phase,
     /// Lease as it was confirmed last.
-    lease: Option<JournalLease>,
+    lease: Option<ModelLease>,
     /// Commits that were replayed or confirmed.
     state: CommitHistory,
     /// Commit that was sent and is not confirmed; a second one only if rule B6 is left out.
     pending: [Option<ModelCommit>; 2],
     /// Lease with a new snapshot that was sent and is not confirmed.
-    snapshot: Option<JournalLease>,
+    snapshot: Option<ModelLease>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Request {
     Lease {
-        to: JournalLease,
-        on: Option<JournalLease>,
+        to: ModelLease,
+        on: Option<ModelLease>,
     },
     /// Put if absent, in the slot of its last commit.
     Slot(CommitHistory),
@@ -168,7 +168,7 @@ struct Mail {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::model) struct BucketWorld {
-    lease: Option<JournalLease>,
+    lease: Option<ModelLease>,
     /// Content of each slot; empty if it is absent.
     log: [CommitHistory; COMMITS_MAX],
     /// True for every slot that was deleted.
@@ -275,7 +275,7 @@ impl BucketWorld {
         self.late.sort();
     }
 
-    fn each_lease(&mut self, mut change: impl FnMut(&mut JournalLease)) {
+    fn each_lease(&mut self, mut change: impl FnMut(&mut ModelLease)) {
         self.lease.iter_mut().for_each(&mut change);
         for broker in &mut self.brokers {
             broker.each_lease(&mut change);
@@ -290,7 +290,7 @@ impl BucketWorld {
 }
 
 impl Broker {
-    fn each_lease(&mut self, mut change: impl FnMut(&mut JournalLease)) {
+    fn each_lease(&mut self, mut change: impl FnMut(&mut ModelLease)) {
         if let Phase::Taking { to, on } = &mut self.phase {
             change(to);
             on.iter_mut().for_each(&mut change);

@@ -100,7 +100,7 @@ async fn requests_that_are_not_surely_wrong_or_not_ours_stay_unchanged() {
     let second = Duration::from_secs(1);
     let near = Now::exactly(at.plus(TOLERATED).minus(second));
     // A virtual machine was paused: the store's time is this or any later one.
-    let open = Now { earliest: at.minus(YEAR), latest: StoreTime::NEVER, steady: true };
+    let open = Now { earliest: at.minus(YEAR), latest: StoreTime::NEVER, is_consistent: true };
     let (ours, _credentials) = signer(credential(None));
     let (rotated, _rotated) = signer(AwsCredential { key_id: "other".into(), ..credential(None) });
     for (request, now, signer) in [
@@ -210,7 +210,7 @@ async fn a_machine_whose_clock_is_a_year_off_is_refused_once_and_then_served() {
         client.list(Purpose::Discover, &List::all("a").after("a~b")).await.unwrap();
         client.delete(Purpose::Sweep, "a").await.unwrap();
         let (now, future) = (client.now().unwrap(), Future::now());
-        assert!(now.steady && now.earliest <= future && future <= now.latest, "{now:?} {future}");
+        assert!(now.is_consistent && now.earliest <= future && future <= now.latest, "{now:?} {future}");
     });
     assert_eq!(answers.await, [403, 200, 200, 200, 200]);
 }

@@ -24,7 +24,7 @@ const FAILED_PAUSE: Duration = Duration::from_secs(30);
 /// Finds claims that have expired, and stale lease entries.
 ///
 /// While no task waits or runs and the bell does not ring, no claim can be lost: then the index is not scanned until
-/// the next periodic sweep. No task runs if there was no ready entry, and *after that* no lease entry: a claim writes
+/// the next full scan. No task runs if there was no ready entry, and *after that* no lease entry: a claim writes
 /// the lease entry before it removes the ready entry.
 pub(super) struct Recover {
     objects: Arc<Objects>,
@@ -40,7 +40,7 @@ enum WakeReason {
     /// A task waits or runs, or may do so.
     Active,
     /// The last scan was long ago, and a ring may have been lost.
-    Sweep,
+    FullScan,
 }
 
 impl Recover {
@@ -64,8 +64,8 @@ impl Recover {
         if !was_quiet || !is_leased && (is_active || !objects.assignment.is_ready_empty.load(SeqCst)) {
             return Some(WakeReason::Active);
         }
-        let is_old = objects.host().instant().since(at) >= objects.options.sweep_every;
-        is_old.then_some(WakeReason::Sweep)
+        let is_old = objects.host().instant().since(at) >= objects.options.full_scan_every;
+        is_old.then_some(WakeReason::FullScan)
     }
 
     /// Scans for lost claims if there is a reason to, and recovers them.

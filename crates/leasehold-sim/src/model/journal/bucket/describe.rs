@@ -1,6 +1,6 @@
 //! The steps of a counterexample in words.
 
-use super::small::{CommitKind, JournalLease, ModelCommit};
+use super::small::{CommitKind, ModelCommit, ModelLease};
 use super::{
     Broker, BucketAction, BucketModel, BucketRule, BucketWorld, CommitHistory, MailObject, Phase, Request,
 };
@@ -104,7 +104,7 @@ fn describe_replay(world: &BucketWorld, me: usize, fate: RequestFate) -> String 
 
 fn describe_request(world: &BucketWorld, request: Request) -> String {
     match request {
-        Request::Lease { to: JournalLease { epoch, snapshot, .. }, .. } => {
+        Request::Lease { to: ModelLease { epoch, snapshot, .. }, .. } => {
             format!("the lease with epoch {epoch} and a snapshot of {}", slots(snapshot.len()))
         }
         Request::Slot(content) => describe_slot(content),

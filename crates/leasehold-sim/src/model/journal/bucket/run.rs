@@ -1,6 +1,6 @@
 //! The steps of brokers, clients and the store.
 
-use super::small::{CommitKind, JournalLease, ModelCommit};
+use super::small::{CommitKind, ModelCommit, ModelLease};
 use super::{
     Broker, BucketAction, BucketModel, BucketRule, BucketWorld, Client, CommitHistory, MailObject, Phase,
     Request, RequestFate,
@@ -88,7 +88,7 @@ impl BucketModel {
             (to, on)
         } else {
             let instance = u8::try_from(me).expect("the model is small");
-            (JournalLease::taken(world.lease, instance), world.lease)
+            (ModelLease::taken(world.lease, instance), world.lease)
         };
         let was_written = self.send(world, Request::Lease { to, on }, fate);
         let is_ours = world.lease.is_some_and(|found| found.is_same_claim(to));
@@ -186,7 +186,7 @@ impl BucketModel {
             Some(sent) if !self.has(BucketRule::ConfirmedSnapshot) => broker.state.with(sent.byte()),
             _ => broker.state,
         };
-        let to = broker.snapshot.unwrap_or(JournalLease { snapshot: covered, ..lease });
+        let to = broker.snapshot.unwrap_or(ModelLease { snapshot: covered, ..lease });
         if !self.has(BucketRule::FloorInLease) {
             let newest = world.lease.as_mut()?;
             if newest.snapshot.len() < to.snapshot.len() {

@@ -10,14 +10,14 @@ const TTL: Duration = Duration::from_secs(1);
 
 /// Lease of the journal. Its content differs in every write, so it also serves as its version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(in crate::model) struct JournalLease {
+pub(in crate::model) struct ModelLease {
     pub(super) epoch: u8,
     pub(super) instance: u8,
     /// Commits that the snapshot covers. Its length is `floor`.
     pub(super) snapshot: CommitHistory,
 }
 
-impl JournalLease {
+impl ModelLease {
     /// Lease that `instance` puts over the one it found, which has expired.
     pub(super) fn taken(found: Option<Self>, instance: u8) -> Self {
         let now = Now::exactly(StoreTime::from_millis(10_000));
