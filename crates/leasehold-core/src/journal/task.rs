@@ -11,7 +11,7 @@
 //! | `lease_ms` | duration of the lease of its claim |
 //! | `heard` | true if its claim was made or renewed since the last fence |
 //!
-//! An encoded task has a [head](TaskHead): the few fields by which it is indexed, parsed without the rest. A broker that
+//! An encoded task has a head (`TaskHead`): the few fields by which it is indexed, parsed without the rest. A broker that
 //! replays a million waiting tasks parses no more than that.
 
 use serde::Deserialize;
