@@ -15,6 +15,7 @@ mod answers;
 mod checker;
 mod claims;
 mod handler;
+mod pace;
 mod raw_log;
 mod raw_tasks;
 mod source;
