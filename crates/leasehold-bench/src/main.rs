@@ -6,6 +6,7 @@
 //! | [`raw`] | the command `raw`: every kind of request on every store, ours against plain calls |
 //! | [`queue`] | the command `queue`: tasks submitted and run, against the limit |
 //! | [`depth`] | the command `depth`: few and many waiting, and the worker's memory |
+//! | [`journal`] | the command `journal`: tasks in the journal layout, against a bare loop of writes |
 //! | [`manager`] | the command `manager`: cost of assigning pieces to peers |
 //! | [`dashboard`] | the command `dashboard`: response time over many tasks, and memory |
 //! | [`artifact`] | the command `artifact`: one fetched into a cache, against a plain download |
@@ -27,6 +28,7 @@ mod client_calls;
 mod dashboard;
 mod depth;
 mod histogram;
+mod journal;
 mod limit;
 mod manager;
 mod measure;
@@ -47,6 +49,7 @@ fn main() -> anyhow::Result<()> {
         args::Command::Raw(raw) => raw::run(&raw),
         args::Command::Queue(queue) => queue::run(&queue),
         args::Command::Depth(depth) => depth::run(&depth),
+        args::Command::Journal(journal) => journal::run(&journal),
         args::Command::Manager(manager) => manager::run(&manager),
         args::Command::Dashboard(dashboard) => dashboard::run(&dashboard),
         args::Command::Work(work) => depth::work(&work),

@@ -14,6 +14,7 @@ use crate::operation::BenchRequest;
 mod artifact;
 mod dashboard;
 mod depth;
+mod journal;
 mod manager;
 mod queue;
 

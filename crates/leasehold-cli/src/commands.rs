@@ -132,9 +132,21 @@ async fn run_on_queue(
     if settings.queue.kind == typed::StoreKind::Filesystem {
         return Box::pin(run_on_outpost(command, settings, printer, shutdown)).await;
     }
-    let queue = &open_queue(&command, settings).await?;
+    let queue = open_queue(&command, settings).await?;
+    let done = Box::pin(run_command(command, &queue, settings, printer, shutdown)).await;
+    // The error of the command is the one to report.
+    done.and(queue.close().await.map_err(Into::into))
+}
+
+async fn run_command(
+    command: Command,
+    queue: &Queue,
+    settings: &Settings,
+    printer: &Printer,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
     match command {
-        Command::Init(_) => overview::init(queue.objects()?, printer),
+        Command::Init(_) => overview::init(queue, printer),
         Command::Submit(args) => submit::run(queue, &args, &settings.pieces, printer).await,
         Command::SubmitMany(args) => submit_many::run(queue, args, printer).await,
         Command::Up(args) => up::run(queue, &args, settings, printer, shutdown).await,
@@ -301,6 +313,9 @@ async fn open_queue(command: &Command, settings: &Settings) -> anyhow::Result<Qu
     if let Command::Check(overview::CheckArgs { grace_secs: Some(grace), .. }) = command {
         config.ahead_grace = Duration::from_secs(*grace);
         config.stale_grace = config.ahead_grace;
+    }
+    if let Command::Init(init) = command {
+        config.layout = init.layout;
     }
     if let Command::MigrateShards(_) = command {
         // The setting may be the old or the new number of digits.

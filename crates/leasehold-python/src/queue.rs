@@ -269,9 +269,12 @@ impl Queue {
         })
     }
 
-    /// Closes the queue. The last one ends the runtime's threads and waits for them.
+    /// Closes the queue: in the journal layout its broker ends in order. The last one ends the runtime's threads and waits for them.
     fn close(&self, py: Python<'_>) {
         let runtime = self.slot().take();
+        if let (Some(runtime), Some(queue)) = (&runtime, self.opened.get()) {
+            py.detach(|| runtime.close_queue(queue));
+        }
         if let Some(threads) = runtime.and_then(SharedRuntime::close) {
             py.detach(|| threads.end());
         }
@@ -296,11 +299,11 @@ impl Queue {
                 frontend.connect(client, by.as_deref().unwrap_or(BY)).await
             };
             let described = connected.await.and_then(|queue| {
-                let objects = queue.objects()?;
+                let meta = queue.meta().ok_or_else(|| queue.unsupported("be opened from Python"))?;
                 let described = json!({
                     "describe": queue.describe(),
-                    "id": objects.meta().queue_id.as_str(),
-                    "shard_prefix_len": objects.shard_len().digits(),
+                    "id": meta.queue_id.as_str(),
+                    "shard_prefix_len": meta.shard_prefix_len.digits(),
                 });
                 // Set only here.
                 let _ = slot.set(queue);

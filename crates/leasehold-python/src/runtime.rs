@@ -167,6 +167,16 @@ impl SharedRuntime {
         self.clock.is_some()
     }
 
+    /// Ends what this process does for a queue beside its requests, and waits for that.
+    pub(crate) fn close_queue(&self, queue: &leasehold_queue::Queue) {
+        // The threads of a parent process do not run in a fork.
+        if self.check().is_ok()
+            && let Err(error) = self.handle.block_on(queue.close())
+        {
+            tracing::warn!(%error, "failed to close the queue in order");
+        }
+    }
+
     /// Takes the threads if this is the last queue on them, so that no new queue uses them. The caller ends them without
     /// the interpreter lock.
     pub(crate) fn close(self: Arc<Self>) -> Option<RuntimeThreads> {

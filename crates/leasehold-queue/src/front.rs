@@ -37,7 +37,7 @@ use crate::connect::{ObjectQueue, QueueConfig};
 use crate::create::restored;
 use crate::inspect::{Filter, Stats};
 use crate::journal::JournalQueue;
-use crate::meta::{LayoutName, OpenedMeta};
+use crate::meta::{LayoutName, OpenedMeta, QueueMeta};
 use crate::place::Place;
 use crate::purge::{Purged, PurgedAll, Retention};
 use crate::source::OpenSource;
@@ -105,6 +105,11 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
     /// The queue in the object layout: its shards, leases, index, quarantine and migration.
     fn objects(&self) -> Result<&ObjectQueue> {
         Err(self.unsupported("be used as a queue of objects"))
+    }
+
+    /// `queue.json` as it was when this client connected; none in a layout without one.
+    fn meta(&self) -> Option<&QueueMeta> {
+        None
     }
 
     /// The source of tasks for workers; none in the object layout, for which the worker has one of its own.

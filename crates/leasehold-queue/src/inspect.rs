@@ -9,7 +9,7 @@
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 pub use leasehold_core::filter::Filter;
 use leasehold_core::{
-    Entry, Error, IndexLocation, Kind, Minute, Reason, Result, Shard, ShardLen, StoreTime, Task, TaskId,
+    Entry, Error, IndexLocation, Kind, Minute, Reason, Result, Shard, ShardLen, Status, StoreTime, Task, TaskId,
     TaskIdPrefix, keys,
 };
 use leasehold_store::host::{Instant, lock};
@@ -100,6 +100,9 @@ pub struct Stats {
     pub running: u64,
     /// Waiting time of the oldest due task in seconds, to the minute.
     pub oldest_due_secs: Option<u64>,
+    /// Final tasks by status, in a layout that counts them without reading each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished: Option<BTreeMap<Status, u64>>,
     /// Index entries whose task does not exist, because a submit was not finished. They are not counted as due.
     pub without_task: u64,
     /// Counts per shard, for shards that are not empty: due, scheduled, running.

@@ -42,7 +42,8 @@ use self::follow::Follower;
 use self::handle::BrokerSlot;
 use self::request::{BrokerRequest, Freshness, HeldAnswer};
 use crate::connect::QueueConfig;
-use crate::meta::{OpenedMeta, QueueMeta};
+use crate::meta::{LayoutName, OpenedMeta, QueueMeta};
+use crate::place::Place;
 
 /// A task queue in the journal layout. Cheap to clone; clones share the broker of this process.
 #[derive(Debug, Clone)]
@@ -51,12 +52,19 @@ pub struct JournalQueue {
     meta: Arc<QueueMeta>,
     /// Name of this client in the history of tasks.
     by: Arc<str>,
-    broker: Arc<BrokerSlot>,
+    pub(crate) broker: Arc<BrokerSlot>,
     /// State of a process that only reads.
     follower: Arc<Mutex<Option<Follower>>>,
 }
 
 impl JournalQueue {
+    /// Opens a queue with this layout, or creates it. A queue with another layout is refused.
+    pub async fn with_config(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
+        let config = QueueConfig { layout: Some(LayoutName::Journal), ..config };
+        let opened = OpenedMeta::open(place.into(), &config).await?;
+        Ok(Self::new(opened, &config))
+    }
+
     pub(crate) fn new(opened: OpenedMeta, config: &QueueConfig) -> Self {
         let OpenedMeta { client, meta, .. } = opened;
         Self {
@@ -68,26 +76,21 @@ impl JournalQueue {
         }
     }
 
-    /// `queue.json` as it was when this client connected.
-    #[must_use]
-    pub fn meta(&self) -> &QueueMeta {
-        &self.meta
-    }
-
     /// Reads the state: of the broker if it is in this process, otherwise by following the log.
     async fn read<T: Send + 'static>(
         &self,
         freshness: Freshness,
-        read: impl FnOnce(&JournalState, Now) -> Result<T> + Send + 'static,
+        read: impl Fn(&JournalState, Now) -> Result<T> + Clone + Send + 'static,
     ) -> Result<T> {
-        if self.broker.current().is_none() {
-            return self.follow(read).await;
-        }
-        let request = |answer| BrokerRequest::Read {
-            read: Box::new(move |state, now| HeldAnswer::new(answer, read(state, now))),
+        let read_in_broker = read.clone();
+        let request = move |answer| BrokerRequest::Read {
+            read: Box::new(move |state, now| HeldAnswer::new(answer, read_in_broker(state, now))),
             freshness,
         };
-        self.broker.ask(request).await
+        match self.broker.ask_serving(request).await {
+            Some(answer) => answer,
+            None => self.follow(read).await,
+        }
     }
 
     /// Reads the state without the lease.

@@ -1,7 +1,7 @@
 //! Log of a journal: commits in one order, written by one process at a time.
 //!
 //! A log has one of two homes. In a *bucket* every commit is an object, and the conditional put of the next one decides who
-//! may write ([`bucket`](self)). In a *folder* of one host commits are appended to segments, and an epoch file decides
+//! may write (`bucket`). In a *folder* of one host commits are appended to segments, and an epoch file decides
 //! (`folder`). Both follow the rules of `docs/protocol/journal.md`, which a model checker has visited; comments name the
 //! rule at the line that implements it.
 //!
@@ -131,6 +131,10 @@ impl Log {
     ///
     /// Cost in a bucket: one get per commit, at most [`SLOTS_AT_ONCE`](leasehold_core::limits::SLOTS_AT_ONCE) at once and
     /// as many beyond the end, and one put. In a folder: three syncs of files and two of the directory.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call is like a process that crashes: it may have fenced earlier brokers.
     pub async fn take_over(
         &self,
         holder: &LogHolder,
@@ -215,7 +219,7 @@ impl LogWriter {
     ///
     /// An error of [`Kind::Invalid`] concerns the records alone. After any other error whose
     /// [outcome is unknown](Error::outcome_is_unknown) the writer is poisoned; otherwise the commit was surely not written,
-    /// and never will be.
+    /// and never will be. In a folder every other error poisons the writer.
     ///
     /// # Cancel safety
     ///

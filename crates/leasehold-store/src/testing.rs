@@ -1,20 +1,26 @@
-//! Test support for stores: a conformance suite, a host with clocks that the test moves, real and misbehaving servers,
-//! a proxy with faults.
+//! Test support for stores: conformance suites of stores and of logs, a host with clocks that the test moves, a disk that
+//! loses power, real and misbehaving servers, a proxy with faults.
 //!
 //! All servers listen on loopback only and stop when their value is dropped.
 
 #[cfg(feature = "testing")]
 pub mod conformance;
+#[cfg(feature = "testing")]
+mod fake_disk;
 mod fake_host;
 #[cfg(feature = "testing")]
 mod fault;
 #[cfg(feature = "testing")]
 mod faulty_server;
+#[cfg(feature = "testing")]
+mod hooked_directory;
 mod lane;
 #[cfg(feature = "testing")]
 mod listen;
 #[cfg(feature = "testing")]
 mod listing;
+#[cfg(feature = "testing")]
+pub mod log_conformance;
 #[cfg(feature = "testing")]
 mod ports;
 #[cfg(feature = "testing")]
@@ -24,11 +30,15 @@ mod seaweedfs;
 #[cfg(feature = "testing")]
 mod stamp;
 
+#[cfg(feature = "testing")]
+pub use fake_disk::{DiskHook, DiskStep, FakeDisk, NoDiskHook, StepFate, Survival};
 pub use fake_host::FakeHost;
 #[cfg(feature = "testing")]
 pub use fault::{Fault, FaultPlan, ObservedRequest, RequestCounts, RequestKind, once, pass};
 #[cfg(feature = "testing")]
 pub use faulty_server::{FaultyServer, Violations};
+#[cfg(feature = "testing")]
+pub use hooked_directory::HookedDirectory;
 pub use lane::Lane;
 #[cfg(feature = "testing")]
 pub use proxy::Proxy;

@@ -63,6 +63,10 @@ pub(super) async fn start_beside_worker(
     settings: &Settings,
     printer: &Printer,
 ) -> anyhow::Result<Option<Dashboard>> {
+    if let Err(error) = queue.objects() {
+        printer.note(&format!("dashboard not started: {error}"));
+        return Ok(None);
+    }
     let first = settings.dashboard.addr;
     let ports = (0..PORTS).map_while(|more| first.port().checked_add(more));
     let mut refused = None;

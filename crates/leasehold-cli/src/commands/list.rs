@@ -4,7 +4,7 @@ use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_core::{Kind, Result, State, Status, StoreTime, Task, TaskId};
 use leasehold_queue::inspect::READS_AT_ONCE;
-use leasehold_queue::{Filter, ListedTask, Queue};
+use leasehold_queue::{Filter, ListedTask, ObjectQueue, Queue};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -153,7 +153,7 @@ impl TopTasks {
     }
 }
 
-/// Reads the tasks, most recently written first. A task was created and updated no later than its modification time, so
+/// Reads the tasks; in the object layout most recently written first. A task was created and updated no later than its modification time, so
 /// reading stops as soon as no other task can belong to the result.
 async fn sorted(
     queue: &Queue,
@@ -163,11 +163,16 @@ async fn sorted(
     note: &impl Fn(&str),
     count: impl Fn(),
 ) -> Result<TopTasks> {
-    let (listed, objects) = (most_recently_written(queue, note).await?, queue.objects()?);
+    let mut top = TopTasks { sort, limit, tasks: BTreeMap::new(), are_more: false };
+    let Ok(objects) = queue.objects() else {
+        let add = |task: &Task| top.add(task.clone());
+        list_in_store_order(queue, filter, usize::MAX, add, note, count).await?;
+        return Ok(top);
+    };
+    let listed = most_recently_written(objects, note).await?;
     let reads =
         stream::iter(listed).map(|one| async move { (one.modified, objects.read_listed(&one).await) });
     let mut reads = std::pin::pin!(reads.buffered(READS_AT_ONCE));
-    let mut top = TopTasks { sort, limit, tasks: BTreeMap::new(), are_more: false };
     while let Some((modified, read)) = reads.next().await {
         if top.excludes(modified) {
             break;
@@ -184,9 +189,9 @@ async fn sorted(
 }
 
 /// Lists the most recently written tasks, newest first.
-async fn most_recently_written(queue: &Queue, note: &impl Fn(&str)) -> Result<Vec<ListedTask>> {
+async fn most_recently_written(queue: &ObjectQueue, note: &impl Fn(&str)) -> Result<Vec<ListedTask>> {
     let (mut listed, mut left_out) = (Vec::new(), 0);
-    let mut all = std::pin::pin!(queue.objects()?.listed());
+    let mut all = std::pin::pin!(queue.listed());
     let newest_first = |one: &ListedTask| Reverse(one.modified);
     while let Some(one) = all.try_next().await? {
         listed.push(one);

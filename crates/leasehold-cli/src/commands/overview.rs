@@ -7,7 +7,7 @@ use leasehold_pieces::manifest::ManifestRecord;
 use leasehold_pieces::prune;
 use leasehold_queue::check::{Checked, CorruptObject, Healing, Remedy};
 use leasehold_queue::inspect::READS_AT_ONCE;
-use leasehold_queue::{ListedTask, ObjectQueue, Queue};
+use leasehold_queue::{LayoutName, ListedTask, Queue};
 use leasehold_store::Purpose;
 use serde::Serialize;
 use serde_json::json;
@@ -24,18 +24,27 @@ pub(crate) struct InitArgs {
     /// Number of hex digits of a shard: 1 (16 shards) to 4 (65,536 shards) [default: 1 for a new queue]
     #[arg(long, value_name = "N")]
     pub(crate) shard_prefix_len: Option<u8>,
+    /// Layout of a new queue: objects, or journal, in which one process writes the changes of many tasks at once [default:
+    /// objects]
+    #[arg(long, value_name = "LAYOUT")]
+    pub(crate) layout: Option<LayoutName>,
     /// Recreate queue.json of a queue that has lost it, from its tasks
     #[arg(long)]
     pub(crate) restore: bool,
 }
 
-pub(crate) fn init(queue: &ObjectQueue, printer: &Printer) -> anyhow::Result<()> {
-    let meta = queue.meta();
+pub(crate) fn init(queue: &Queue, printer: &Printer) -> anyhow::Result<()> {
+    let Some(meta) = queue.meta() else { return Err(queue.unsupported("be created").into()) };
     if printer.is_json() {
         line(serde_json::to_string(meta)?);
-    } else {
-        let shards = queue.shard_len().count();
-        line(format_args!("queue with {shards} shards in {}", queue.client().describe()));
+        return Ok(());
+    }
+    let store = queue.describe();
+    match meta.layout {
+        LayoutName::Objects => {
+            line(format_args!("queue with {} shards in {store}", meta.shard_prefix_len.count()));
+        }
+        LayoutName::Journal => line(format_args!("queue with a journal in {store}")),
     }
     Ok(())
 }
@@ -98,8 +107,8 @@ impl Census {
 }
 
 pub(crate) async fn stats(queue: &Queue, args: &StatsArgs, printer: &Printer) -> anyhow::Result<()> {
+    let Ok(objects) = queue.objects() else { return stats_of_layout(queue, printer).await };
     let spinner = printer.spinner("counting tasks");
-    let objects = queue.objects()?;
     let mut listed = std::pin::pin!(objects.listed());
     let first: Vec<ListedTask> = listed.as_mut().take(READ_MAX + 1).try_collect().await?;
     if first.len() > READ_MAX && !args.all {
@@ -134,6 +143,29 @@ pub(crate) async fn stats(queue: &Queue, args: &StatsArgs, printer: &Printer) ->
         }
     }
     spinner.finish_and_clear();
+    if printer.is_json() {
+        line(serde_json::to_string(&census)?);
+    } else {
+        print_census(&census, printer);
+    }
+    Ok(())
+}
+
+/// Counts of a layout that knows them without reading every task.
+async fn stats_of_layout(queue: &Queue, printer: &Printer) -> anyhow::Result<()> {
+    let stats = queue.stats().await?;
+    let finished = |status| stats.finished.as_ref().and_then(|counts| counts.get(&status)).copied().unwrap_or(0);
+    let census = Census {
+        due: stats.due,
+        scheduled: stats.scheduled,
+        running: stats.running,
+        completed: finished(Status::Completed),
+        failed: finished(Status::Failed),
+        cancelled: finished(Status::Cancelled),
+        expired: finished(Status::Expired),
+        oldest_due_secs: stats.oldest_due_secs,
+        ..Census::default()
+    };
     if printer.is_json() {
         line(serde_json::to_string(&census)?);
     } else {

@@ -62,7 +62,7 @@ pub(crate) async fn run(
 ) -> anyhow::Result<()> {
     let name = worker::worker_id(queue, &settings.worker);
     let worker = worker::with_programs(queue, &name, args, settings, printer)?;
-    print_start(queue, &name, args, printer)?;
+    print_start(queue, &name, args, printer);
     let dashboard =
         if *no_dashboard { None } else { dashboard::start_beside_worker(queue, settings, printer).await? };
     if !args.exec.is_empty() {
@@ -84,15 +84,15 @@ pub(crate) async fn run(
     Ok(worker::summary(queue, &name, &counts, printer)?)
 }
 
-fn print_start(queue: &Queue, name: &str, args: &ProgramArgs, printer: &Printer) -> Result<()> {
-    let (store, shards) = (queue.describe(), queue.objects()?.shard_len().count());
-    printer.note(&format!("worker {name} on {store}, {shards} shards; {STOP_HINT}"));
+fn print_start(queue: &Queue, name: &str, args: &ProgramArgs, printer: &Printer) {
+    let shards = queue.objects().map(|objects| format!(", {} shards", objects.shard_len().count()));
+    let shards = shards.unwrap_or_default();
+    printer.note(&format!("worker {name} on {}{shards}; {STOP_HINT}", queue.describe()));
     if args.exec.is_empty() {
         printer.note(
             "recovering tasks of crashed workers only; to run tasks, add --exec 'TYPE=PROGRAM ARGS' for each type",
         );
     }
-    Ok(())
 }
 
 /// Runs another future until the worker has ended.

@@ -210,6 +210,9 @@ pub(crate) fn worker_id(queue: &Queue, settings: &typed::WorkerSettings) -> Stri
 }
 
 pub(crate) fn shards(queue: &Queue, choice: &ShardChoice) -> Result<Option<Vec<Shard>>> {
+    if let ShardChoice::All = choice {
+        return Ok(None);
+    }
     let len = queue.objects()?.shard_len();
     match choice {
         ShardChoice::All => Ok(None),

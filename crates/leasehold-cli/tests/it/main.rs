@@ -11,6 +11,7 @@ mod doctor;
 mod fixture;
 mod group;
 mod help;
+mod journal;
 mod leases;
 mod logging;
 mod outposts;

@@ -14,7 +14,7 @@ use crate::time::StoreTime;
 ///
 /// It is the *result* of an event, not the event. A program with other rules applies it to the same effect.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a change")]
 pub struct TaskChange {
     /// New revision: one more than that of the task before.
     pub rev: u64,

@@ -81,7 +81,7 @@ impl<T> JournalDecision<T> {
 impl JournalContext {
     /// Context for the next revision of a task. Its random bits differ from those of other tasks, so that many that fail
     /// together are not retried together.
-    fn for_step(&self, task: &Task, by: &str) -> StepContext {
+    pub(super) fn for_step(&self, task: &Task, by: &str) -> StepContext {
         #[expect(clippy::cast_possible_truncation, reason = "the low bits are the random ones")]
         let seed = self.random ^ task.id.bits() as u64;
         StepContext {

@@ -23,10 +23,10 @@ pub(super) struct TaskIndexes {
     pub(super) workers: BTreeMap<WorkerId, BTreeSet<TaskId>>,
     /// Final tasks by the time at which they ended.
     pub(super) finished: BTreeSet<(StoreTime, TaskId)>,
-    /// Tasks by their idempotency keys.
-    keys: BTreeMap<KeyHash, (TaskId, StoreTime)>,
+    /// Tasks by their idempotency keys. A key that has expired may be missing although a task has had it.
+    pub(super) keys: BTreeMap<KeyHash, (TaskId, StoreTime)>,
     /// Time up to which scheduled tasks were made due.
-    due_until: StoreTime,
+    pub(super) due_until: StoreTime,
 }
 
 /// Position of a task in the indexes.

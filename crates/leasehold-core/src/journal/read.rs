@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use super::state::{JournalState, LoadedTask};
-use super::types::TypeRow;
+use super::types::{ReadyKey, TypeRow};
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::ids::{TaskId, TaskIdPrefix, TaskType, WorkerId};
@@ -90,7 +90,7 @@ impl JournalState {
         JournalCounts {
             due: rows().map(|row| row.ready.len() as u64).sum(),
             scheduled: self.indexes.scheduled.len() as u64,
-            oldest_due: rows().filter_map(|row| row.ready.first()).map(|key| key.minute()).min(),
+            oldest_due: rows().filter_map(|row| row.ready.first()).map(ReadyKey::minute).min(),
             types: rows().map(|row| (row.name.clone(), by_status(row))).collect(),
         }
     }

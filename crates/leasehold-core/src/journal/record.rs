@@ -109,7 +109,7 @@ impl ChangeKind {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a record")]
 struct ChangeLine<'a> {
     kind: ChangeKind,
     task: TaskId,
@@ -117,7 +117,7 @@ struct ChangeLine<'a> {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a record")]
 struct HeardLine<'a> {
     kind: HeardKind,
     at: StoreTime,

@@ -58,7 +58,6 @@ fn split(line: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 fn hash_of(hashed: &[u8], rest: &[u8]) -> CommitHash {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(hashed).update(rest);
-    CommitHash::from_bytes(hasher.finalize().into())
+    let hash = blake3::Hasher::new().update(hashed).update(rest).finalize();
+    CommitHash::from_bytes(hash.into())
 }

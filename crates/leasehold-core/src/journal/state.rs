@@ -11,14 +11,16 @@
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use super::change::TaskChange;
 use super::decide::JournalDecision;
 use super::index::{IndexedTask, TaskIndexes};
 use super::record::JournalRecord;
-use super::task::{EncodedTask, JournalTask, LoggedClaim, TaskHead};
+use super::task::{EncodedTask, JournalTask, TaskHead};
 use crate::error::{Error, Kind, Result};
 use crate::ids::{TaskId, WorkerId};
+use crate::limits::PLAN_AHEAD_MAX;
 use crate::task::{Claim, State, Status, Task};
 use crate::time::{Now, StoreTime};
 
@@ -117,6 +119,8 @@ impl JournalState {
     /// previous fence (C4), and no others, so that frequent takeovers do not keep the claims of crashed workers (C5). No
     /// earlier broker has promised more than the lease of a claim from the latest time at which it trusted its own lease.
     pub fn fence(&mut self, at: StoreTime, trusted_until: StoreTime) {
+        // A time beyond the year 9999 cannot be written.
+        let promised = at.max(trusted_until.min(at.plus(PLAN_AHEAD_MAX)));
         let running: Vec<_> = self.indexes.claims.iter().map(|(_, id)| *id).collect();
         for id in running {
             let Some(live) = self.tasks.get_mut(&id) else { continue };
@@ -127,7 +131,7 @@ impl JournalState {
                 continue;
             };
             if terms.is_heard {
-                claim.expires_at = claim.expires_at.max(at.max(trusted_until).plus(terms.lease));
+                claim.expires_at = claim.expires_at.max(promised.plus(terms.lease));
                 terms.is_heard = false;
             }
             let expires_at = running.expires_at();
@@ -139,41 +143,25 @@ impl JournalState {
     pub fn insert(&mut self, task: EncodedTask) -> Result<()> {
         let (head, body) = task.into_parts();
         if self.tasks.contains_key(&head.id) {
-            return Err(corrupt(format!("task {} is submitted twice", head.id)));
+            return Err(corrupt(&format!("task {} is submitted twice", head.id)));
         }
-        if head.status == Status::Running {
-            self.add(head, TaskBody::running(JournalTask::decode(&body)?));
-        } else {
-            self.add(head, TaskBody::Encoded(body));
-        }
-        Ok(())
-    }
-
-    fn add(&mut self, head: TaskHead, body: TaskBody) {
+        let body = match head.status {
+            Status::Running => TaskBody::new(JournalTask::decode(&body)?, None).1,
+            _ => TaskBody::Encoded(body),
+        };
         if let Some(key) = head.key {
             self.indexes.reserve(key, head.id);
         }
         let indexed = self.indexes.insert(&head, body.worker());
         self.tasks.insert(head.id, LiveTask { indexed, body });
+        Ok(())
     }
 
     fn change(&mut self, id: TaskId, change: TaskChange) -> Result<()> {
         let Some(live) = self.tasks.get_mut(&id) else {
-            return Err(corrupt(format!("task {id} changes, but does not exist")));
+            return Err(corrupt(&format!("task {id} changes, but does not exist")));
         };
-        let mut task = match &live.body {
-            TaskBody::Encoded(body) => JournalTask::decode(body)?,
-            TaskBody::Running(running) => running.logged.clone(),
-        };
-        let at = change.at;
-        change.apply(&mut task.task)?;
-        task.claim = match &task.task.state {
-            State::Running(claim) => {
-                let lease = claim.expires_at.since(at);
-                Some(task.claim.unwrap_or(LoggedClaim { lease, is_heard: true }))
-            }
-            _ => None,
-        };
+        let task = live.load()?.logged.into_owned().changed(change)?;
         self.indexes.remove(id, &live.indexed, live.body.worker());
         if task.task.status() == Status::Purged {
             self.tasks.remove(&id);
@@ -182,17 +170,9 @@ impl JournalState {
             }
             return Ok(());
         }
-        let renewal = live.body.take_renewal();
-        if task.task.status() == Status::Running {
-            let running = RunningTask { logged: task, renewal };
-            let head = TaskHead { time: running.expires_at(), ..running.logged.head() };
-            live.body = TaskBody::Running(Box::new(running));
-            live.indexed = self.indexes.insert(&head, live.body.worker());
-        } else {
-            let (head, body) = task.encode().into_parts();
-            live.indexed = self.indexes.insert(&head, None);
-            live.body = TaskBody::Encoded(body);
-        }
+        let (head, body) = TaskBody::new(task, live.body.take_renewal());
+        live.indexed = self.indexes.insert(&head, body.worker());
+        live.body = body;
         Ok(())
     }
 
@@ -202,7 +182,7 @@ impl JournalState {
             TaskBody::Encoded(_) => None,
         });
         let Some(terms) = running else {
-            return Err(corrupt(format!("task {id} is renewed, but not running")));
+            return Err(corrupt(&format!("task {id} is renewed, but not running")));
         };
         terms.is_heard = true;
         Ok(())
@@ -221,9 +201,10 @@ impl JournalState {
         self.tasks.get(id).map(LiveTask::load).transpose()
     }
 
-    /// Encoded live tasks in the order of their ids, from an id on, for a snapshot. [`insert`](Self::insert) reads them.
-    pub fn encoded_from(&self, first: TaskId) -> impl Iterator<Item = (TaskId, Cow<'_, [u8]>)> {
-        self.tasks.range(first..).map(|(id, live)| {
+    /// Encoded live tasks in the order of their ids, after an id, for a snapshot. [`insert`](Self::insert) reads them.
+    pub fn encoded_after(&self, after: Option<TaskId>) -> impl Iterator<Item = (TaskId, Cow<'_, [u8]>)> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.tasks.range((start, Bound::Unbounded)).map(|(id, live)| {
             let body = match &live.body {
                 TaskBody::Encoded(body) => Cow::Borrowed(&**body),
                 TaskBody::Running(running) => Cow::Owned(running.logged.encode().body().to_vec()),
@@ -247,8 +228,15 @@ impl LiveTask {
 }
 
 impl TaskBody {
-    fn running(logged: JournalTask) -> Self {
-        Self::Running(Box::new(RunningTask { logged, renewal: None }))
+    /// The body of a task, and its head; `renewal` is that of the claim before, if it is the same.
+    fn new(task: JournalTask, renewal: Option<ClaimRenewal>) -> (TaskHead, Self) {
+        if task.task.status() != Status::Running {
+            let (head, body) = task.encode().into_parts();
+            return (head, Self::Encoded(body));
+        }
+        let running = RunningTask { logged: task, renewal };
+        let head = TaskHead { time: running.expires_at(), ..running.logged.head() };
+        (head, Self::Running(Box::new(running)))
     }
 
     fn worker(&self) -> Option<&WorkerId> {
@@ -294,6 +282,6 @@ impl LoadedTask<'_> {
     }
 }
 
-fn corrupt(message: String) -> Error {
+fn corrupt(message: &str) -> Error {
     Error::new(Kind::Corrupt, format!("the journal is corrupt: {message}"))
 }

@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::time::Duration;
 
+use super::change::TaskChange;
 use crate::error::{Error, Kind, Result};
 use crate::ids::{TaskId, TaskType};
 use crate::record::short;
@@ -135,6 +136,21 @@ impl JournalTask {
         Ok(Self { task, key, claim })
     }
 
+    /// Returns the task after a change.
+    pub(super) fn changed(mut self, change: TaskChange) -> Result<Self> {
+        let at = change.at;
+        change.apply(&mut self.task)?;
+        self.claim = match &self.task.state {
+            // A claim begins heard, for the time from then to its expiry.
+            State::Running(claim) => {
+                let begun = LoggedClaim { lease: claim.expires_at.since(at), is_heard: true };
+                Some(self.claim.unwrap_or(begun))
+            }
+            _ => None,
+        };
+        Ok(self)
+    }
+
     pub(super) fn head(&self) -> TaskHead {
         let task = &self.task;
         let time = match &task.state {
@@ -202,6 +218,7 @@ impl EncodedTask {
 
 /// Fields of the head, as they are encoded. All others are skipped.
 #[derive(Deserialize)]
+#[serde(expecting = "a task")]
 struct HeadFields<'a> {
     id: TaskId,
     task_type: TaskType,

@@ -138,8 +138,11 @@ mod tests {
         let mut task = pending();
         task.write_id = write_id_of(&task.id, 1);
         task.history.changes[0].write_id = task.write_id.clone();
-        insta::assert_snapshot!(text(&task), @"");
-        assert_eq!(text(&task).len() * 2, 0);
+        insta::assert_snapshot!(text(&task));
+        assert!(
+            text(&task).len() * 5 < super::super::write(&task).len() * 2,
+            "at most two fifths of the record"
+        );
     }
 
     #[test]

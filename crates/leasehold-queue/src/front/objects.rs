@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::{QueueLayout, Submitted};
 use crate::check::Checked;
 use crate::connect::ObjectQueue;
+use crate::meta::QueueMeta;
 use crate::inspect::{Filter, Stats, unknown_task};
 use crate::purge::{Purged, PurgedAll, Retention};
 use crate::tasks::{ChangeFrom, IndexUpdate, TaskSnapshot, Transition};
@@ -33,6 +34,10 @@ impl QueueLayout for ObjectQueue {
 
     fn objects(&self) -> Result<&ObjectQueue> {
         Ok(self)
+    }
+
+    fn meta(&self) -> Option<&QueueMeta> {
+        Some(self.meta())
     }
 
     fn client(&self) -> Result<&Client> {

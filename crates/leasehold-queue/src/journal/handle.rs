@@ -7,8 +7,9 @@
 //! It belongs to the queue, and ends with it. [`BrokerSlot::close`] ends it in order: what was decided is committed, and the
 //! lease is released. A queue that is dropped without that leaves its lease to expire, as a process that is killed does.
 
+use leasehold_core::journal::SettleRequest;
 use leasehold_core::limits::BROKER_REQUESTS_MAX;
-use leasehold_core::{Error, HexName, Kind, Now, Result, TaskId};
+use leasehold_core::{Error, HexName, Kind, Now, Result, Task, TaskId};
 use leasehold_store::Client;
 use leasehold_store::host::{Running, lock};
 use std::sync::Mutex;
@@ -24,7 +25,7 @@ const STARTS_MAX: u32 = 3;
 
 /// Place of the broker of this process.
 #[derive(Debug)]
-pub(super) struct BrokerSlot {
+pub(crate) struct BrokerSlot {
     client: Client,
     home: LogHome,
     running: Mutex<Option<RunningBroker>>,
@@ -97,6 +98,24 @@ impl BrokerSlot {
             }
         }
         Err(Error::new(Kind::Unavailable, "the broker of this queue ends again and again; retry"))
+    }
+
+    /// Sends a request to the broker of this process, and waits for the answer; none if there is no broker that serves, or
+    /// it has ended before its answer.
+    pub(super) async fn ask_serving<T>(
+        &self,
+        request: impl FnOnce(AnswerTo<T>) -> BrokerRequest,
+    ) -> Option<Result<T>> {
+        let line = self.current().filter(BrokerLine::is_serving)?;
+        let (answer, answered) = oneshot::channel();
+        line.requests.send(request(answer)).await.ok()?;
+        answered.await.ok()
+    }
+
+    /// Ends a claim; none if it was lost.
+    pub(crate) async fn settle(&self, settlement: SettleRequest) -> Result<Option<Task>> {
+        let settlement = Box::new(settlement);
+        self.ask(|answer| BrokerRequest::Settle { settlement, answer }).await
     }
 
     /// Ends the claims of a source that wait in the broker.

@@ -19,6 +19,7 @@ use super::request::{BrokerRequest, Freshness};
 use crate::check::Checked;
 use crate::front::{QueueLayout, Submitted};
 use crate::inspect::{Stats, unknown_task};
+use crate::meta::QueueMeta;
 use crate::purge::{Purged, PurgedAll, Retention};
 use crate::source::OpenSource;
 use crate::tasks::{TaskSnapshot, Transition};
@@ -44,6 +45,10 @@ impl QueueLayout for JournalQueue {
 
     fn unsupported(&self, operation: &str) -> Error {
         Error::invalid(format!("a queue with layout journal cannot {operation}"))
+    }
+
+    fn meta(&self) -> Option<&QueueMeta> {
+        Some(&self.meta)
     }
 
     fn client(&self) -> Result<&Client> {
@@ -157,6 +162,8 @@ impl JournalQueue {
             let (task, by) = (Box::new(request.clone()), self.by.clone());
             match self.broker.ask(|answer| BrokerRequest::Submit { task, by, answer }).await {
                 Err(error) if error.outcome_is_unknown() && attempts < SUBMIT_ATTEMPTS_MAX => attempts += 1,
+                // The first attempt may have succeeded.
+                Err(error) if attempts > 1 => return Err(error.with_unknown_outcome()),
                 submitted => return submitted,
             }
         }
@@ -193,11 +200,17 @@ impl JournalQueue {
 }
 
 fn stats(counts: &JournalCounts, now: Now) -> Stats {
-    let running = |by_status: &BTreeMap<Status, u64>| by_status.get(&Status::Running).copied().unwrap_or(0);
+    let mut statuses = BTreeMap::<_, u64>::new();
+    for (status, number) in counts.types.values().flatten() {
+        *statuses.entry(*status).or_default() += number;
+    }
+    let running = statuses.remove(&Status::Running).unwrap_or(0);
+    statuses.retain(|status, _| status.is_final());
     Stats {
         due: counts.due,
         scheduled: counts.scheduled,
-        running: counts.types.values().map(running).sum(),
+        running,
+        finished: Some(statuses),
         oldest_due_secs: counts.oldest_due.map(|minute| now.earliest.since(minute.start()).as_secs()),
         ..Stats::default()
     }

@@ -29,6 +29,15 @@ use crate::lease::{HeldLease, Leases, Renewed, Taken, read_lease};
 /// Field of the lease that outlives its holders (rule C2).
 const TRUSTED_UNTIL: &str = "trusted_until";
 
+/// Time limit of a release: a process that ends waits for it.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Record kinds that this program understands.
+const KINDS: [&str; 14] = [
+    "submit", "heard", "claim", "complete", "fail", "snooze", "release", "stop", "cancel", "reschedule", "retry",
+    "timeout", "expire", "purge",
+];
+
 /// Fields of the lease on the journal beside those of every lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct JournalFields {
@@ -58,10 +67,13 @@ impl JournalFields {
 
     /// Reads the fields of a lease.
     pub(crate) fn read(lease: &Lease) -> Result<Self> {
-        serde_json::from_value(Value::Object(lease.subject.clone())).map_err(|error| {
-            let key = keys::JOURNAL_LEASE;
-            Error::new(Kind::Corrupt, format!("`{key}` is not a lease on a journal: {error}"))
-        })
+        let corrupt = |why: String| Error::new(Kind::Corrupt, format!("`{}`: {why}", keys::JOURNAL_LEASE));
+        let fields: Self = serde_json::from_value(Value::Object(lease.subject.clone()))
+            .map_err(|error| corrupt(format!("not a lease on a journal: {error}")))?;
+        match fields.requires.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
+            Some(kind) => Err(corrupt(format!("records of kind `{kind}` are not supported; upgrade leasehold"))),
+            None => Ok(fields),
+        }
     }
 
     /// Fields of the next holder after `found`.
@@ -156,11 +168,6 @@ impl JournalLease {
         &self.fields
     }
 
-    /// Last confirmed expiry.
-    pub(crate) fn expires_at(&self) -> StoreTime {
-        self.held.lease().expires_at
-    }
-
     /// True if it is certainly still held.
     pub(crate) fn is_trusted(&self, now: Now) -> bool {
         self.held.is_trusted(now)
@@ -198,9 +205,11 @@ impl JournalLease {
         Ok(renewed)
     }
 
-    /// Releases the lease, so that another process can take it at once. Requests: 1 put.
+    /// Releases the lease, so that another process can take it at once. Without an answer it is left to expire. Requests: 1
+    /// put.
     pub(crate) async fn release(self) -> Result<()> {
-        self.leases.release(self.held).await
+        let client = self.leases.client().clone().with_timeout(RELEASE_TIMEOUT);
+        Leases::new(client, self.leases.holder().clone())?.release(self.held).await
     }
 }
 

@@ -216,7 +216,10 @@ impl JournalSource {
                     let claim = JournalClaim::new(self.broker.clone(), task, &self.worker);
                     taken.push(TaskInSlot { task: Box::new(claim), slot });
                 }
-                None => self.release(task).await,
+                None => {
+                    self.release(task).await;
+                    self.rest(None);
+                }
             }
         }
         taken
@@ -224,9 +227,8 @@ impl JournalSource {
 
     async fn release(&mut self, task: Task) {
         let Some(lease_id) = task.lease_id else { return };
-        let settlement = Box::new(SettleRequest { task: task.id, lease_id, settlement: Settlement::Release });
-        let released = self.broker.ask(|answer| BrokerRequest::Settle { settlement, answer }).await;
-        if let Err(error) = released {
+        let release = SettleRequest { task: task.id, lease_id, settlement: Settlement::Release };
+        if let Err(error) = self.broker.settle(release).await {
             tracing::warn!(task = %task.id, %error, "failed to release task");
         }
     }

@@ -9,6 +9,7 @@ mod crashes;
 mod holders;
 mod inboxes;
 mod inspecting;
+mod journal;
 mod keys;
 mod lease_faults;
 mod leases;

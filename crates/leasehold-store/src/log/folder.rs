@@ -48,7 +48,7 @@ use crate::folder::failure;
 use crate::host::{Host, HostExt};
 use crate::mutant::breaks;
 use epoch::TakenEpoch;
-use walk::{Stop, Walk};
+use walk::{Walk, WalkStop};
 use writer::OpenLog;
 
 #[derive(Debug, Clone)]
@@ -84,17 +84,17 @@ impl FolderLog {
         let epoch = taken.epoch;
         match self.fence(taken, replay).await {
             Ok(writer) => Ok(TakeOver::Fenced(FencedLog::new(Home::Folder(writer)))),
-            Err(Stop::Newer) => Ok(TakeOver::Superseded),
-            Err(Stop::Failed(error)) => Err(error),
+            Err(WalkStop::Newer) => Ok(TakeOver::Superseded),
+            Err(WalkStop::Failed(error)) => Err(error),
             // A process that took over after us may have deleted segments that we were still reading.
-            Err(Stop::Mismatch(error)) => {
+            Err(WalkStop::Mismatch(error)) => {
                 Ok(if self.is_epoch(epoch).await? { TakeOver::Mismatch(error) } else { TakeOver::Superseded })
             }
         }
     }
 
     /// Writes the epoch, replays, creates a segment and appends the fence.
-    async fn fence(&self, taken: TakenEpoch, replay: Replay<'_>) -> Result<FolderWriter, Stop> {
+    async fn fence(&self, taken: TakenEpoch, replay: Replay<'_>) -> Result<FolderWriter, WalkStop> {
         let Replay { holder, from, fence, on_commit } = replay;
         let epoch = taken.epoch;
         // Before the end is read: the old broker acknowledges commits until then (F3).
@@ -108,13 +108,13 @@ impl FolderLog {
         }
         let (log, holder) = (self.clone(), holder.clone());
         let open = self.host.blocking(move || OpenLog::create(&log, taken, holder, end)).await?;
-        // Our own epoch, read after our segment was created: a broker that took over since then may not have seen the
-        // segment (F12). Deletion relies on this, too: see `trim`.
-        if !self.is_epoch(epoch).await? && !breaks("log-epoch-not-checked") {
-            return Err(Stop::Newer);
+        // A broker that took over since then may not have seen our segment (F12). The append of the fence would show the
+        // same: this stops earlier.
+        if !self.is_epoch(epoch).await? {
+            return Err(WalkStop::Newer);
         }
         let mut writer = FolderWriter::new(self.clone(), open);
-        let put = writer.append_fence(fence()?).await?.ok_or(Stop::Newer)?;
+        let put = writer.append_fence(fence()?).await?.ok_or(WalkStop::Newer)?;
         walk.pass_on(put)?;
         Ok(writer)
     }

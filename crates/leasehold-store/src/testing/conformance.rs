@@ -122,7 +122,7 @@ impl Suite {
 }
 
 /// Fails unless both are equal.
-fn same<T: PartialEq + fmt::Debug>(what: &str, found: &T, expected: &T) -> Checked {
+pub(super) fn same<T: PartialEq + fmt::Debug>(what: &str, found: &T, expected: &T) -> Checked {
     if found == expected { Ok(()) } else { Err(format!("{what} is {found:?}, not {expected:?}")) }
 }
 

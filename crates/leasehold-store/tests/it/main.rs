@@ -4,6 +4,7 @@
 
 mod folder;
 mod group;
+mod log;
 mod lost_answers;
 mod memory;
 mod uploads;

@@ -4,6 +4,7 @@
 
 mod buckets;
 mod faults;
+mod log;
 mod moto;
 mod refusals;
 mod support;

@@ -8,8 +8,8 @@ use crate::journal::state::JournalState;
 use crate::step::Event;
 use crate::task::Task;
 
-/// Maximum number of due tasks that one claim finds not to be claimable. They are rare: only clocks that go back make them,
-/// and corrupt records.
+/// Maximum number of due tasks that one claim finds not to be due after all. Only a clock that goes back makes such tasks, and
+/// until it has caught up the broker must not read all of them for every claim.
 const REJECTED_MAX: usize = 100;
 
 /// Request of a worker for due tasks.
@@ -44,14 +44,14 @@ impl JournalState {
             let (worker, lease_id) = (request.worker.clone(), LeaseId::clone(lease_id));
             let event = Event::Claim { worker, lease_id, lease: request.lease };
             // A corrupt task is left in place; reading it by its id shows the error.
-            let decided =
-                live.load().ok().map(|task| decide(&task, &event, request.worker.as_str(), context));
-            if let Some(Ok((record, task))) = decided {
-                records.push(record);
-                claimed.push(task);
-                lease_ids.next();
-            } else {
-                rejected += 1;
+            let Ok(task) = live.load() else { continue };
+            match decide(&task, &event, request.worker.as_str(), context) {
+                Ok((record, task)) => {
+                    records.push(record);
+                    claimed.push(task);
+                    lease_ids.next();
+                }
+                Err(_) => rejected += 1,
             }
         }
         // That nothing is due needs no proof: the worker asks again.

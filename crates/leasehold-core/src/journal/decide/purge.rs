@@ -8,7 +8,7 @@ use std::ops::Bound;
 use super::{JournalContext, JournalDecision, decide};
 use crate::ids::TaskId;
 use crate::journal::record::JournalRecord;
-use crate::journal::state::{JournalState, LoadedTask};
+use crate::journal::state::{JournalState, LiveTask, LoadedTask};
 use crate::retention::{PURGE_GRACE, Purged, Retention};
 use crate::step::Event;
 use crate::time::StoreTime;
@@ -48,7 +48,7 @@ impl JournalState {
         for (finished_at, id) in old.by_ref().take(max) {
             page.next = Some(PurgeCursor { finished_at: *finished_at, id: *id });
             let live = self.tasks.get(id).filter(|live| retention.includes(live.indexed.status));
-            match live.map(|live| live.load()) {
+            match live.map(LiveTask::load) {
                 Some(Ok(task)) => records.extend(purged(&task, retention, context).ok()),
                 Some(Err(error)) => page.corrupt.push(error.to_string()),
                 None => {}

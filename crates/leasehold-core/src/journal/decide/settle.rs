@@ -35,7 +35,9 @@ impl JournalState {
         };
         match decide(&task, &event, by, context) {
             Ok((record, settled)) => JournalDecision::done(vec![record], Some(settled)),
-            Err(Rejected::AlreadyApplied) => JournalDecision::refused(Ok(Some(task.into_current()))),
+            // The settlement is in the log, or in the same commit, and stays there: that needs no proof. A worker resends it
+            // until it is acknowledged.
+            Err(Rejected::AlreadyApplied) => JournalDecision::done(Vec::new(), Some(task.into_current())),
             Err(_) => JournalDecision::refused(Ok(None)),
         }
     }

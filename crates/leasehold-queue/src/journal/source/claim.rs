@@ -73,8 +73,7 @@ impl ClaimedTask for JournalClaim {
     fn finish(&mut self, settlement: Settlement) -> BoxFuture<'_, Result<Option<Task>>> {
         Box::pin(async move {
             let Some(lease_id) = self.lease_id() else { return Ok(None) };
-            let settlement = Box::new(SettleRequest { task: self.task.id, lease_id, settlement });
-            self.broker.ask(|answer| BrokerRequest::Settle { settlement, answer }).await
+            self.broker.settle(SettleRequest { task: self.task.id, lease_id, settlement }).await
         })
     }
 

@@ -42,12 +42,12 @@ impl ClaimRule {
         match self {
             ClaimRule::TrustedLease => "C1. a broker answers renewals only while it trusts its lease",
             ClaimRule::CarryTrust => "C2. every new lease carries `trusted_until` forward",
-            ClaimRule::LogHeard => "C3. the first renewal of a worker with a new broker is logged as `heard`",
+            ClaimRule::LogHeard => "C3. the first renewal of a claim with a new broker is logged as `heard`",
             ClaimRule::ExtendHeard => {
-                "C4. a new broker extends the claims of workers heard since the previous fence to \
+                "C4. a new broker extends the claims that were made or heard since the previous fence to \
                  `max(now, trusted_until)` and a claim's lease"
             }
-            ClaimRule::OnlyHeard => "C5. a new broker does not extend the claims of other workers",
+            ClaimRule::OnlyHeard => "C5. a new broker does not extend other claims",
             ClaimRule::NoByteWritten => {
                 "C6. a claim is released unused only if no byte of its response was written"
             }

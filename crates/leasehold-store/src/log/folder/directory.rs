@@ -122,7 +122,9 @@ impl FolderLogDirectory {
             match linked {
                 // The other process was faster, or removed our new file as one that was left behind.
                 Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::NotFound) => {}
-                linked => linked?,
+                Ok(()) => {}
+                // A file system without hard links.
+                Err(_) => return self.access.open(File::options().create(true).append(true), &path),
             }
         }
     }

@@ -6,7 +6,7 @@
 //! two files of one name, and write one epoch (F1). The file of the current epoch must stay, too: without it the holder
 //! would seem to have ended.
 
-use leasehold_core::Result;
+use leasehold_core::{Error, Result};
 
 use super::directory::{HeldLock, LogDirectory};
 use super::segment::SegmentName;
@@ -85,8 +85,15 @@ pub(super) fn write(directory: &dyn LogDirectory, epoch: u64) -> Result<()> {
 }
 
 /// Refuses a log whose epoch file was removed: a new one would begin with epochs that are below those of its segments.
+/// Refuses one whose commits are objects, too: the two homes do not fence each other.
 fn check_unused(directory: &dyn LogDirectory) -> Result<()> {
     let names = directory.names().map_err(of(directory))?;
+    let is_object = |name: &&String| name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some(object) = names.iter().find(is_object) {
+        let object = directory.path().join(object);
+        let message = format!("{} is a commit of a log in a bucket; use that log", object.display());
+        return Err(Error::invalid(message));
+    }
     match names.iter().filter_map(|name| SegmentName::parse(name)).max() {
         None => Ok(()),
         Some(newest) => {

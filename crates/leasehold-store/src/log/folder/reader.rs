@@ -4,7 +4,7 @@ use leasehold_core::Result;
 use leasehold_core::journal::{Commit, LogPosition};
 
 use super::segment::{Frames, SegmentName};
-use super::walk::{Stop, Walk, names, newest};
+use super::walk::{Walk, WalkStop, names, newest};
 use super::{FolderLog, of};
 use crate::log::Followed;
 
@@ -39,10 +39,10 @@ impl FolderReader {
                 self.place = place;
                 Ok(Followed::Current)
             }
-            Err(Stop::Mismatch(error)) => Ok(Followed::Mismatch(error)),
-            Err(Stop::Failed(error)) => Err(error),
+            Err(WalkStop::Mismatch(error)) => Ok(Followed::Mismatch(error)),
+            Err(WalkStop::Failed(error)) => Err(error),
             // Without an epoch of its own a reader knows no newer one.
-            Err(Stop::Newer) => Ok(Followed::Current),
+            Err(WalkStop::Newer) => Ok(Followed::Current),
         }
     }
 }
@@ -54,7 +54,7 @@ impl FolderLog {
         &self,
         walk: &mut Walk<'_>,
         place: Option<(SegmentName, u64)>,
-    ) -> Result<Option<(SegmentName, u64)>, Stop> {
+    ) -> Result<Option<(SegmentName, u64)>, WalkStop> {
         if let Some((segment, offset)) = place
             && let Some(frames) = self.read_rest(segment, offset).await?
         {

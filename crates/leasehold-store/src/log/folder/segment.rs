@@ -214,18 +214,18 @@ impl Frames {
     }
 
     /// Place of a commit, for messages.
-    pub(super) fn place(&self, at: usize) -> Place<'_> {
-        Place { path: &self.path, offset: self.offset + at as u64 }
+    pub(super) fn place(&self, at: usize) -> FramePlace<'_> {
+        FramePlace { path: &self.path, offset: self.offset + at as u64 }
     }
 }
 
 /// Place in a file.
-pub(super) struct Place<'a> {
+pub(super) struct FramePlace<'a> {
     path: &'a Path,
     offset: u64,
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for FramePlace<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at byte {}", self.path.display(), self.offset)
     }
@@ -258,10 +258,10 @@ fn parse_header(name: SegmentName, body: &Bytes) -> Result<(SegmentHeader, usize
 /// last commit cannot be told from a torn one.
 fn is_torn(rest: &Bytes) -> bool {
     let has_more = commit::stated_length(rest).is_some_and(|length| (rest.len() as u64) > length);
-    let begins = |offset: &usize| rest[*offset..].starts_with(b"{\"format\":");
-    let mut lines = (1..rest.len()).filter(|offset| rest[offset - 1] == b'\n').filter(begins);
+    // At any place, because the end of the torn commit may be missing, and with it the line end.
+    let mut others = (1..rest.len()).filter(|at| rest[*at..].starts_with(b"{\"format\":"));
     !commit::is_newer(rest)
         && rest.len() <= COMMIT_BYTES_MAX
         && !has_more
-        && !lines.any(|offset| commit::decode_first("", &rest.slice(offset..)).is_ok())
+        && !others.any(|at| commit::decode_first("", &rest.slice(at..)).is_ok())
 }

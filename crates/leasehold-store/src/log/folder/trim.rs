@@ -1,13 +1,14 @@
 //! Deletes segments that a snapshot covers, and files that earlier takeovers have left behind.
 //!
-//! The caller is, or was, a broker that served. So its own epoch was unchanged after its first segment was created (F12), and
-//! every later broker has found that segment, or a newer one of this epoch: its chain continues the one that is read here.
+//! The caller is, or was, a broker that served. So its own epoch was unchanged after its first segment was created (F12) and
+//! its fence appended (F4), and every later broker has found that segment, or a newer one of this epoch: its chain continues
+//! the one that is read here.
 //! From this follows what may be deleted, even by a process that has lost the log since:
 //!
 //! * A segment of the chain whose last commit is below the floor. The floor is in the lease, so later brokers replay from
 //!   there on, and skip the segment.
 //! * A segment of an earlier epoch that is not in the chain. It was created late, by a process that had lost the log, or has
-//!   no commits. No later chain names it, because all of them continue ours. Its process may still append to it, and finds
+//!   no commit but one that was copied. No later chain names it, because all of them continue ours. Its process may still append to it, and finds
 //!   another epoch after the sync.
 //! * Lock files and incomplete files of earlier epochs: see `epoch`.
 //!
@@ -74,7 +75,7 @@ fn is_unused_segment(name: &str, chain: &[ChainLink], epoch: u64, floor: Seq) ->
 
 /// True for files of earlier takeovers that are not segments.
 fn is_left_behind(name: &str, epoch: u64) -> bool {
-    let is_new_lock = name.starts_with("lock-") && name.ends_with(".new");
+    let is_new_lock = name.starts_with("lock-") && name.strip_suffix(".new").is_some();
     let of_epoch = epoch::parse_name(name).or_else(|| SegmentName::parse_new(name).map(|name| name.epoch));
     is_new_lock || of_epoch.is_some_and(|of_epoch| of_epoch < epoch)
 }

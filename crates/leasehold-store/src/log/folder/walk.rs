@@ -4,7 +4,7 @@ use bytes::Bytes;
 use leasehold_core::journal::{Commit, LogPosition};
 use leasehold_core::{Error, Result};
 
-use super::segment::{ChainLink, Frame, Frames, Place, Segment, SegmentName};
+use super::segment::{ChainLink, Frame, FramePlace, Frames, Segment, SegmentName};
 use super::{FolderLog, corrupt, of};
 use crate::log::continuity::{HistoryEnd, mismatch};
 use crate::mutant::breaks;
@@ -15,7 +15,7 @@ const NEWEST_READS_MAX: u32 = 10;
 
 /// Reason to stop reading.
 #[derive(Debug)]
-pub(super) enum Stop {
+pub(super) enum WalkStop {
     /// A newer broker has written.
     Newer,
     /// The log does not continue the history.
@@ -24,7 +24,7 @@ pub(super) enum Stop {
     Failed(Error),
 }
 
-impl From<Error> for Stop {
+impl From<Error> for WalkStop {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
@@ -78,8 +78,8 @@ impl<'a> Walk<'a> {
     }
 
     /// Reads a segment up to `end`, and returns the places before and after its last commit behind the copied one.
-    fn segment(&mut self, segment: &Segment, end: Option<u64>) -> Result<Option<(usize, usize)>, Stop> {
-        if let Some(copied) = segment.copied_commit().map_err(Stop::Mismatch)? {
+    fn segment(&mut self, segment: &Segment, end: Option<u64>) -> Result<Option<(usize, usize)>, WalkStop> {
+        if let Some(copied) = segment.copied_commit().map_err(WalkStop::Mismatch)? {
             let before = LogPosition { seq: copied.header.seq.previous(), hash: copied.header.previous };
             self.begin_at(segment, before)?;
             self.commit(copied, &segment.frames.place(0))?;
@@ -94,9 +94,9 @@ impl<'a> Walk<'a> {
         frames: &Frames,
         mut at: usize,
         end: Option<u64>,
-    ) -> Result<Option<(usize, usize)>, Stop> {
+    ) -> Result<Option<(usize, usize)>, WalkStop> {
         let mut last = None;
-        while let Some(Frame { commit, end: next }) = frames.read(at, end).map_err(Stop::Mismatch)? {
+        while let Some(Frame { commit, end: next }) = frames.read(at, end).map_err(WalkStop::Mismatch)? {
             self.commit(commit, &frames.place(at))?;
             last = Some((at, next));
             at = next;
@@ -105,7 +105,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Checks that a segment begins where the last one has ended.
-    fn begin_at(&mut self, segment: &Segment, before: LogPosition) -> Result<(), Stop> {
+    fn begin_at(&mut self, segment: &Segment, before: LogPosition) -> Result<(), WalkStop> {
         let (at, from) = (before.seq, self.from.seq);
         match self.end {
             Some(end) if end.position != before => {
@@ -123,28 +123,28 @@ impl<'a> Walk<'a> {
             }
             Some(_) => Ok(()),
         }
-        .map_err(|why| Stop::Mismatch(segment.frames.damaged(&why)))
+        .map_err(|why| WalkStop::Mismatch(segment.frames.damaged(&why)))
     }
 
-    fn commit(&mut self, commit: Commit, place: &Place<'_>) -> Result<(), Stop> {
+    fn commit(&mut self, commit: Commit, place: &FramePlace<'_>) -> Result<(), WalkStop> {
         let is_newer = self.below_epoch.is_some_and(|epoch| commit.header.epoch >= epoch);
         if is_newer && !breaks("log-newer-epoch-replayed") {
-            return Err(Stop::Newer);
+            return Err(WalkStop::Newer);
         }
         let end = self.end.get_or_insert(HistoryEnd::new(self.from));
-        let stopped = |why: String| Stop::Mismatch(mismatch(place, &why));
+        let stopped = |why: String| WalkStop::Mismatch(mismatch(place, &why));
         end.advance(&commit).map_err(stopped)?;
         let (seq, from) = (commit.header.seq, self.from);
         if seq == from.seq && commit.hash != from.hash {
             return Err(stopped(format!("commit {seq} is not the one of the snapshot: the hash differs")));
         }
-        if seq > from.seq { self.pass_on(commit).map_err(Stop::Failed) } else { Ok(()) }
+        if seq > from.seq { self.pass_on(commit).map_err(WalkStop::Failed) } else { Ok(()) }
     }
 }
 
 impl FolderLog {
     /// Reads all commits after `from`. With the epoch of a takeover in progress a segment of a later epoch stops it.
-    pub(super) async fn walk_all(&self, walk: &mut Walk<'_>, taken: Option<u64>) -> Result<LogEnd, Stop> {
+    pub(super) async fn walk_all(&self, walk: &mut Walk<'_>, taken: Option<u64>) -> Result<LogEnd, WalkStop> {
         let Some(newest) = self.read_newest().await? else { return self.empty_end(walk) };
         if let Some(taken) = taken.filter(|taken| newest.name.epoch >= *taken) {
             return Err(self.later_segment(newest.name, taken).await?);
@@ -158,7 +158,7 @@ impl FolderLog {
             walk.segment(&segment, Some(link.end))?;
             if walk.end.is_some_and(|end| end.position.seq != link.last) {
                 let why = format!("its last commit is not {}, as a later segment says", link.last);
-                return Err(Stop::Mismatch(segment.frames.damaged(&why)));
+                return Err(WalkStop::Mismatch(segment.frames.damaged(&why)));
             }
         }
         let last = walk.segment(&newest, None)?;
@@ -166,17 +166,17 @@ impl FolderLog {
         end_of(walk, &newest, last)
     }
 
-    fn empty_end(&self, walk: &Walk<'_>) -> Result<LogEnd, Stop> {
+    fn empty_end(&self, walk: &Walk<'_>) -> Result<LogEnd, WalkStop> {
         if walk.from != LogPosition::START {
             let why = format!("it has no segments, and the snapshot covers commit {}", walk.from.seq);
-            return Err(Stop::Mismatch(corrupt(&*self.directory, "", &why)));
+            return Err(WalkStop::Mismatch(corrupt(&*self.directory, "", &why)));
         }
         let position = LogPosition::START;
         Ok(LogEnd { position, newest: None, offset: 0, chain: Vec::new(), copied: Bytes::new() })
     }
 
     /// Reads the newest segment; none if there is none.
-    async fn read_newest(&self) -> Result<Option<Segment>, Stop> {
+    async fn read_newest(&self) -> Result<Option<Segment>, WalkStop> {
         for _ in 0..NEWEST_READS_MAX {
             let Some(name) = self.blocking(|directory| Ok(newest(&names(directory)?))).await? else {
                 return Ok(None);
@@ -186,39 +186,42 @@ impl FolderLog {
             }
         }
         let why = "new segments replace others faster than they can be read";
-        Err(Stop::Mismatch(corrupt(&*self.directory, "", why)))
+        Err(WalkStop::Mismatch(corrupt(&*self.directory, "", why)))
     }
 
-    async fn read_link(&self, link: &ChainLink) -> Result<Segment, Stop> {
-        let missing = || Stop::Mismatch(corrupt(&*self.directory, &link.segment, "it is missing"));
+    async fn read_link(&self, link: &ChainLink) -> Result<Segment, WalkStop> {
+        let missing = || WalkStop::Mismatch(corrupt(&*self.directory, &link.segment, "it is missing"));
         let name = SegmentName::parse(&link.segment).ok_or_else(missing)?;
         self.read_segment(name).await?.ok_or_else(missing)
     }
 
-    async fn read_segment(&self, name: SegmentName) -> Result<Option<Segment>, Stop> {
+    async fn read_segment(&self, name: SegmentName) -> Result<Option<Segment>, WalkStop> {
         let read = self.blocking(move |directory| {
             let body = directory.read(&name.to_string(), 0, u64::MAX).map_err(of(directory))?;
             Ok(body.map(|body| Segment::parse(directory, name, body.into())))
         });
-        read.await?.transpose().map_err(Stop::Mismatch)
+        read.await?.transpose().map_err(WalkStop::Mismatch)
     }
 
     /// Judges a segment that is newer than the epoch that we have written.
-    async fn later_segment(&self, name: SegmentName, taken: u64) -> Result<Stop> {
+    async fn later_segment(&self, name: SegmentName, taken: u64) -> Result<WalkStop> {
         if !self.is_epoch(taken).await? {
-            return Ok(Stop::Newer);
+            return Ok(WalkStop::Newer);
         }
-        let why = format!("its epoch is not below {taken}, which is the next one by the epoch file");
-        Ok(Stop::Mismatch(corrupt(&*self.directory, &name.to_string(), &why)))
+        let why = format!(
+            "its epoch is not below {taken}, which is the next one by the epoch file; write {} into that file",
+            name.epoch
+        );
+        Ok(WalkStop::Mismatch(corrupt(&*self.directory, &name.to_string(), &why)))
     }
 }
 
 /// End of the log, for the header of the next segment.
-fn end_of(walk: &Walk<'_>, newest: &Segment, last: Option<(usize, usize)>) -> Result<LogEnd, Stop> {
+fn end_of(walk: &Walk<'_>, newest: &Segment, last: Option<(usize, usize)>) -> Result<LogEnd, WalkStop> {
     let position = walk.end.map_or(newest.position(), |end| end.position);
     if position.seq < walk.from.seq {
         let why = format!("it ends with commit {}, before {}", position.seq, walk.from.seq);
-        return Err(Stop::Mismatch(newest.frames.damaged(&why)));
+        return Err(WalkStop::Mismatch(newest.frames.damaged(&why)));
     }
     let mut chain = newest.header.chain.clone();
     let link = |end: usize, last| ChainLink { segment: newest.name.to_string(), end: end as u64, last };

@@ -21,7 +21,6 @@
 //! it is acknowledged, because the epoch is read after every sync.
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use leasehold_core::journal::{Commit, CommitHeader, Fence, LogPosition, commit};
 use leasehold_core::{Error, HexName, Result};
 use std::io::{self, ErrorKind};
@@ -62,12 +61,7 @@ impl FolderWriter {
     }
 
     pub(in crate::log) async fn commit(&mut self, records: Bytes, count: u32) -> Result<CommitOutcome> {
-        let appended = self.run(move |open| {
-            let header = open.header(count, None);
-            let encoded = commit::encode(&header, &records)?;
-            Ok(open.append(header, Bytes::new(), &encoded))
-        });
-        Ok(match appended.await?? {
+        Ok(match self.append(records, count, None).await? {
             Some(appended) => CommitOutcome::Committed(appended.header.seq),
             None => CommitOutcome::Superseded,
         })
@@ -75,12 +69,7 @@ impl FolderWriter {
 
     /// Appends a fence; none if another process has taken the log over.
     pub(super) async fn append_fence(&mut self, fence: Fence) -> Result<Option<Commit>> {
-        let appended = self.run(move |open| {
-            let header = open.header(0, Some(fence));
-            let encoded = commit::encode(&header, &[])?;
-            Ok(open.append(header, Bytes::new(), &encoded))
-        });
-        appended.await?
+        self.append(Bytes::new(), 0, Some(fence)).await
     }
 
     pub(in crate::log) async fn is_current(&mut self) -> Result<bool> {
@@ -94,23 +83,24 @@ impl FolderWriter {
         Ok(is_current)
     }
 
-    /// Runs an append. An error of the outer result leaves the writer as it is, because nothing was written.
-    fn run<'a>(
-        &'a mut self,
-        append: impl FnOnce(&mut OpenLog) -> Result<Result<Option<Commit>>> + Send + 'static,
-    ) -> BoxFuture<'a, Result<Result<Option<Commit>>>> {
-        Box::pin(async move {
-            let mut open = self.open.take().ok_or_else(poisoned)?;
-            let appending = self.log.host.blocking(move || {
-                let appended = append(&mut open);
-                let is_usable = matches!(appended, Err(_) | Ok(Ok(Some(_))));
-                Ok((is_usable.then_some(open), appended))
-            });
-            let (open, appended) = appending.await.map_err(Error::with_unknown_outcome)?;
-            self.end = open.as_ref().map_or(self.end, |open| open.end);
-            self.open = open;
-            appended
-        })
+    /// Appends a commit; none if another process has taken the log over.
+    async fn append(&mut self, records: Bytes, count: u32, fence: Option<Fence>) -> Result<Option<Commit>> {
+        let mut open = self.open.take().ok_or_else(poisoned)?;
+        let appending = self.log.host.blocking(move || {
+            let header = open.header(count, fence);
+            let encoded = match commit::encode(&header, &records) {
+                Ok(encoded) => encoded,
+                // Nothing was written.
+                Err(error) => return Ok((Some(open), Err(error))),
+            };
+            let appended = open.append(header, records, &encoded);
+            let is_usable = matches!(appended, Ok(Some(_)));
+            Ok((is_usable.then_some(open), appended))
+        });
+        let (open, appended) = appending.await.map_err(Error::with_unknown_outcome)?;
+        self.end = open.as_ref().map_or(self.end, |open| open.end);
+        self.open = open;
+        appended
     }
 }
 

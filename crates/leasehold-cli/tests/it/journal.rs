@@ -1,0 +1,128 @@
+//! A queue in the journal layout, from the command line.
+
+use serde_json::{Value, json};
+use std::process::Command;
+
+use crate::common::output_of;
+use crate::fixture::QueueFixture;
+use crate::until_stopped::{RunningCommand, until};
+
+fn journal() -> QueueFixture {
+    let fixture = QueueFixture::new();
+    fixture.run(&["init", "--layout", "journal"]);
+    fixture
+}
+
+fn json_of(fixture: &QueueFixture, args: &[&str]) -> Value {
+    serde_json::from_str(&fixture.run(&[args, &["--json"]].concat())).unwrap()
+}
+
+fn status(fixture: &QueueFixture, id: &str) -> Value {
+    json_of(fixture, &["get", id])["status"].clone()
+}
+
+#[test]
+fn a_task_lives_from_submit_to_its_output_in_a_journal() {
+    let fixture = journal();
+    let id = fixture.run(&["submit", "-t", "greet", "-i", r#"{"name": "Ada"}"#, "--tag", "colour=red"]);
+    assert_eq!(status(&fixture, &id), "pending");
+    let later = fixture.run(&["submit", "-t", "greet", "--delay", "1h", "--key", "once"]);
+    assert_eq!(fixture.run(&["submit", "-t", "greet", "--delay", "1h", "--key", "once"]), later);
+    let stats = json_of(&fixture, &["stats"]);
+    assert_eq!((&stats["due"], &stats["scheduled"], &stats["completed"]), (&json!(1), &json!(1), &json!(0)));
+    fixture.run(&["worker", "--id", "w1", "--exec", "greet=cat", "--drain"]);
+    assert_eq!(json_of(&fixture, &["wait", &id])["output"], json!({"name": "Ada"}));
+    let history = fixture.run(&["history", &id, "--json"]);
+    let events: Vec<Value> = history.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let events: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!(events, ["submit", "claim", "complete"]);
+    fixture.run(&["cancel", &later]);
+    assert_eq!(status(&fixture, &later), "cancelled");
+    fixture.run(&["retry", &later]);
+    assert_eq!(status(&fixture, &later), "pending");
+    for sort in ["created", "updated", "due", "id"] {
+        assert_eq!(fixture.run(&["list", "--sort", sort, "--json"]).lines().count(), 2, "{sort}");
+    }
+    assert_eq!(fixture.run(&["list", "--status", "completed", "--tag", "colour=red", "--json"]).lines().count(), 1);
+    fixture.assert_output("journal_check", &["check"]);
+    fixture.assert_output("journal_stats", &["stats"]);
+    fixture.assert_output("journal_init", &["init"]);
+}
+
+#[test]
+fn many_tasks_are_submitted_and_drained() {
+    let fixture = journal();
+    let file = fixture.path().join(".leasehold/tasks.ndjson");
+    std::fs::write(&file, "{\"task_type\": \"work\"}\n".repeat(500)).unwrap();
+    assert_eq!(fixture.run(&["submit-many", file.to_str().unwrap(), "--json"]).lines().count(), 500);
+    fixture.run(&["cancel", "--type", "work"]);
+    assert_eq!(json_of(&fixture, &["stats"])["cancelled"], json!(500));
+    fixture.run(&["retry", "--type", "work"]);
+    fixture.run(&["worker", "--exec", "work=true", "--concurrency", "16", "--drain"]);
+    assert_eq!(json_of(&fixture, &["stats"])["completed"], json!(500));
+}
+
+#[test]
+fn commands_that_need_objects_are_refused() {
+    let fixture = journal();
+    fixture.assert_output("journal_shards", &["shards"]);
+    fixture.assert_output("journal_other_layout", &["init", "--layout", "objects"]);
+    fixture.assert_output("journal_unknown_layout", &["init", "--layout", "columns"]);
+}
+
+#[test]
+fn while_a_worker_is_the_broker_other_processes_read_and_are_told_who_it_is() {
+    let fixture = journal();
+    let id = fixture.run(&["submit", "-t", "slow"]);
+    let mut worker = RunningCommand::start(worker(&fixture, &["--exec", "slow=sleep 600"]));
+    worker.until("task started");
+    assert_eq!(status(&fixture, &id), "running");
+    assert_eq!(json_of(&fixture, &["stats"])["running"], json!(1));
+    assert_eq!(fixture.run(&["list", "--json"]).lines().count(), 1);
+    fixture.run(&["check"]);
+    let refused = output_of(&mut fixture.command(&["submit", "-t", "slow"]));
+    let broker = format!("the broker of this queue is process {} on host ", worker.pid());
+    assert!(refused.contains(&broker) && refused.ends_with("--- exit code 75"), "{refused}");
+    worker.signal("-INT");
+    let ended = worker.interrupt();
+    assert!(ended.contains("1 pending again"), "{ended}");
+    assert_eq!(status(&fixture, &id), "pending");
+    fixture.run(&["submit", "-t", "slow"]);
+}
+
+#[test]
+fn a_killed_broker_is_replaced_at_once_and_loses_nothing() {
+    let fixture = journal();
+    let file = fixture.path().join(".leasehold/tasks.ndjson");
+    std::fs::write(&file, "{\"task_type\": \"quick\"}\n".repeat(200)).unwrap();
+    fixture.run(&["submit-many", file.to_str().unwrap()]);
+    let held = fixture.run(&["submit", "-t", "slow"]);
+    let programs = ["--exec", "slow=sleep 600", "--exec", "quick=true"];
+    for _ in 0..3 {
+        let mut killed = RunningCommand::start(worker(&fixture, &programs));
+        killed.until("task completed");
+        killed.signal("-KILL");
+        drop(killed);
+    }
+    let mut last = RunningCommand::start(worker(&fixture, &programs));
+    until(|| {
+        let stats = json_of(&fixture, &["stats"]);
+        // Tasks of the killed workers run again when their claims have expired.
+        stats["due"] == json!(0)
+    });
+    last.until("task completed");
+    let stats = json_of(&fixture, &["stats"]);
+    let number = |name: &str| stats[name].as_u64().unwrap();
+    assert_eq!(number("completed") + number("running") + number("scheduled"), 201, "{stats}");
+    assert!(number("completed") > 150, "{stats}");
+    assert_eq!(status(&fixture, &held), "running");
+    drop(last);
+    fixture.run(&["check"]);
+}
+
+/// A worker that logs the start and the end of its tasks.
+fn worker(fixture: &QueueFixture, programs: &[&str]) -> Command {
+    let mut command = fixture.command(&[&["worker"], programs].concat());
+    command.env("LEASEHOLD_LOG", "info");
+    command
+}
