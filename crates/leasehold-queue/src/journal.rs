@@ -20,6 +20,7 @@
 //! | `request` | requests to a broker, and its answers |
 //! | `source` | source of tasks for workers |
 //! | `follow` | reading without the lease |
+//! | `snapshot` | the live tasks in chunks, so that a replay is short |
 
 mod broker;
 mod commit;
@@ -30,6 +31,7 @@ mod layout;
 pub(crate) mod lease;
 mod open;
 mod request;
+mod snapshot;
 mod source;
 
 use leasehold_core::journal::JournalState;

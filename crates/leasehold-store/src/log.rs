@@ -130,7 +130,7 @@ impl Log {
     /// again if another commit turns up there. Errors of both end the takeover.
     ///
     /// Cost in a bucket: one get per commit, at most [`SLOTS_AT_ONCE`](leasehold_core::limits::SLOTS_AT_ONCE) at once and
-    /// as many beyond the end, and one put. In a folder: three syncs of files and two of the directory.
+    /// as many beyond the end, and one put. In a folder: three syncs of files, two of the directory, and one of each directory above it.
     ///
     /// # Cancel safety
     ///

@@ -1,4 +1,4 @@
-//! What a worker could wait for when no task is due.
+//! Reasons for a worker to wait when no task is due.
 
 use std::time::Duration;
 

@@ -149,7 +149,10 @@ impl QueueLayout for JournalQueue {
     }
 
     fn close(&self) -> BoxFuture<'_, Result<()>> {
-        self.broker.close().boxed()
+        Box::pin(async {
+            self.broker.close().await;
+            Ok(())
+        })
     }
 }
 

@@ -113,7 +113,7 @@ pub(crate) fn raise_trusted_until(lease: &mut Lease, expiry: StoreTime) {
 
 /// The lease on the journal, held by this process.
 #[derive(Debug, Clone)]
-pub(crate) struct JournalLease {
+pub(crate) struct BrokerLease {
     leases: Leases,
     held: HeldLease,
     fields: JournalFields,
@@ -123,12 +123,12 @@ pub(crate) struct JournalLease {
 #[derive(Debug)]
 pub(crate) enum TakenJournal {
     /// This process holds it.
-    Ours(JournalLease),
+    Ours(BrokerLease),
     /// Another process holds it.
     Others(Lease),
 }
 
-impl JournalLease {
+impl BrokerLease {
     /// Takes the lease if it is free, or if its holder is `ended`, as the kernel says on the same host.
     ///
     /// Requests: 1 get, 1 put.

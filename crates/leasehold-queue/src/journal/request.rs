@@ -68,7 +68,7 @@ pub(super) type StateRead = Box<dyn FnOnce(&JournalState, Now) -> HeldAnswer + S
 pub(super) enum Freshness {
     /// No other broker has acknowledged anything that the answer does not show (rules B8 and F11).
     Current,
-    /// What it shows is confirmed.
+    /// Everything that it shows is confirmed.
     Confirmed,
 }
 

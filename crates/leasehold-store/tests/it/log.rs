@@ -16,7 +16,8 @@ use leasehold_core::journal::LogPosition;
 use leasehold_store::testing::log_conformance::{LogSuite, ServingLog, commit, serve, texts};
 use leasehold_store::testing::{FakeDisk, FakeHost};
 use leasehold_store::{
-    Client, Durability, FolderOptions, FolderStore, Host, Log, LogDirectory, MemoryStore, Store, SystemHost,
+    Client, Durability, FolderOptions, FolderStore, Host, Log, LogDirectory, LogReader, LogTrimmer,
+    LogWriter, MemoryStore, Store, SystemHost,
 };
 use std::future::Future;
 use std::sync::Arc;
@@ -47,6 +48,15 @@ fn replayed(disk: &FakeDisk, number: u64) -> Vec<String> {
 
 fn write(serving: &mut ServingLog, records: &str) {
     run(commit(&mut serving.writer, records)).unwrap();
+}
+
+#[test]
+fn a_log_can_be_used_by_any_thread() {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<Log>();
+    is_shared::<LogWriter>();
+    is_shared::<LogReader>();
+    is_shared::<LogTrimmer>();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,6 +2,7 @@
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use leasehold_core::journal::LogPosition;
 use leasehold_core::{Kind, Now, Result};
 use leasehold_store::host::{Host, Instant};
 use leasehold_store::{CommitOutcome, LogWriter};
@@ -9,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::{Broker, superseded};
-use crate::journal::lease::JournalLease;
+use crate::journal::lease::{JournalFields, BrokerLease};
 use crate::journal::open::judge;
 use crate::lease::Renewed;
 
@@ -41,6 +42,11 @@ impl WriterSlot {
 
     pub(super) fn is_committing(&self) -> bool {
         matches!(self, Self::Busy { is_commit: true, .. })
+    }
+
+    /// Position after the last confirmed commit; none while a call is in progress.
+    pub(super) fn position(&self) -> Option<LogPosition> {
+        if let Self::Idle(writer) = self { Some(writer.position()) } else { None }
     }
 
     /// Starts to write a commit. The writer is idle.
@@ -104,16 +110,18 @@ impl Broker {
 /// The lease, and its renewal in progress.
 pub(super) struct LeaseSlot {
     /// As last confirmed.
-    lease: JournalLease,
-    renewal: Option<BoxFuture<'static, (JournalLease, Result<Renewed>)>>,
+    lease: BrokerLease,
+    renewal: Option<BoxFuture<'static, (BrokerLease, Result<Renewed>)>>,
     renew_at: Instant,
+    /// Snapshot that the lease is to name.
+    snapshot: Option<LogPosition>,
     is_lost: bool,
 }
 
 impl LeaseSlot {
-    pub(super) fn new(lease: JournalLease, now: Instant) -> Self {
+    pub(super) fn new(lease: BrokerLease, now: Instant) -> Self {
         let renew_at = later(now, lease.renew_every());
-        Self { lease, renewal: None, renew_at, is_lost: false }
+        Self { lease, renewal: None, renew_at, snapshot: None, is_lost: false }
     }
 
     /// True if this process certainly holds the lease (rule C1).
@@ -127,13 +135,32 @@ impl LeaseSlot {
 
     pub(super) fn renew_if_due(&mut self, now: Instant) {
         if self.renewal_due_in(now).is_some_and(|left| left.is_zero()) {
-            let mut lease = self.lease.clone();
+            let (mut lease, snapshot) = (self.lease.clone(), self.snapshot);
             let renewal = async move {
-                let renewed = lease.renew().await;
+                let renewed = match snapshot {
+                    None => lease.renew().await,
+                    // Rule B7: they are fixed together, by the holder of the lease.
+                    Some(snapshot) => {
+                        let floor = snapshot.seq.next();
+                        let fields = JournalFields { snapshot, floor, ..lease.fields().clone() };
+                        lease.renew_with(fields).await
+                    }
+                };
                 (lease, renewed)
             };
             self.renewal = Some(renewal.boxed());
         }
+    }
+
+    /// Renews the lease at once, with a snapshot that was written.
+    pub(super) fn name_snapshot(&mut self, position: LogPosition) {
+        self.snapshot = Some(position);
+        self.renew_at.boot_ns = 0;
+    }
+
+    /// Snapshot that the lease names, as last confirmed.
+    pub(super) fn snapshot(&self) -> LogPosition {
+        self.lease.fields().snapshot
     }
 
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Renewed>> {
@@ -146,7 +173,12 @@ impl LeaseSlot {
     /// Handles the end of a renewal. A lost lease ends the broker.
     pub(super) fn renewed(&mut self, renewed: Result<Renewed>, now: Instant) -> Result<()> {
         let pause = match renewed {
-            Ok(Renewed::Kept) => self.lease.renew_every(),
+            Ok(Renewed::Kept) => {
+                let named = self.snapshot();
+                self.snapshot.take_if(|snapshot| *snapshot == named);
+                // One that was written while the lease was being renewed is named at once.
+                if self.snapshot.is_some() { Duration::ZERO } else { self.lease.renew_every() }
+            }
             Ok(Renewed::Lost) => {
                 self.is_lost = true;
                 return Err(superseded());
@@ -172,11 +204,11 @@ impl LeaseSlot {
 
 /// A timer that is replaced only by an earlier one: one that is too early does no harm.
 #[derive(Default)]
-pub(super) struct Timer {
+pub(super) struct BrokerTimer {
     set: Option<(Instant, BoxFuture<'static, ()>)>,
 }
 
-impl Timer {
+impl BrokerTimer {
     pub(super) fn set(&mut self, deadline: Option<Instant>, host: &dyn Host) {
         let Some(deadline) = deadline else { return };
         if self.set.as_ref().is_none_or(|(set, _)| deadline.boot_ns < set.boot_ns) {

@@ -50,7 +50,7 @@ pub trait LogDirectory: fmt::Debug + Send + Sync + 'static {
 }
 
 /// File that is written from its begin to its end.
-pub trait LogFile: fmt::Debug + Send {
+pub trait LogFile: fmt::Debug + Send + Sync {
     /// Appends bytes. After an error any part of them may have been appended.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
 
@@ -59,11 +59,11 @@ pub trait LogFile: fmt::Debug + Send {
 }
 
 /// Lock that is held until this is dropped.
-pub struct HeldLock(#[expect(dead_code, reason = "held until it is dropped")] Box<dyn Any + Send>);
+pub struct HeldLock(#[expect(dead_code, reason = "held until it is dropped")] Box<dyn Any + Send + Sync>);
 
 impl HeldLock {
     /// Wraps what releases the lock when it is dropped.
-    pub fn new(held: impl Any + Send) -> Self {
+    pub fn new(held: impl Any + Send + Sync) -> Self {
         Self(Box::new(held))
     }
 }

@@ -62,6 +62,7 @@ pub(super) fn lock_next(directory: &dyn LogDirectory) -> Result<Option<TakenEpoc
     let epoch = found + 1;
     let lock = directory.try_lock(&lock_name(epoch)).map_err(of(directory))?;
     if lock.is_none() && !breaks("log-epoch-unlocked") {
+        tracing::info!(epoch, directory = %directory.path().display(), "another process is taking the log over");
         return Ok(None);
     }
     // The lock of an old epoch is free when its holder was killed: the epoch would go back (F2).

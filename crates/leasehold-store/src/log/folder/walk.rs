@@ -162,7 +162,9 @@ impl FolderLog {
             }
         }
         let last = walk.segment(&newest, None)?;
-        report_torn(&newest, last);
+        if taken.is_some() {
+            report_torn(&newest, last);
+        }
         end_of(walk, &newest, last)
     }
 

@@ -75,7 +75,7 @@ impl TurnState {
         if self.granted.is_some() || self.waiting.len() < self.live.len() || self.live.is_empty() {
             return;
         }
-        let (processes, random) = (Vec::from_iter(self.waiting.keys().copied()), &mut self.random);
+        let (processes, random) = (self.waiting.keys().copied().collect::<Vec<_>>(), &mut self.random);
         // Mostly the same process goes on, and the others are stopped in the middle of something.
         if random.one_in(6) || !self.waiting.contains_key(&self.favourite) {
             self.favourite = random.pick(&processes);
