@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use crate::bell::Ringer;
 use crate::inbox::{DirectDispatch, Inboxes};
 use crate::inspect::EntryChecks;
+use crate::journal::SnapshotLimits;
 use crate::layout::Layout;
 use crate::meta::{LayoutName, OpenedMeta, QueueMeta};
 use crate::place::Place;
@@ -66,6 +67,8 @@ pub struct QueueConfig {
     /// Age of `queue.json` after which nothing is written. A migration waits for twice the default: a shorter time is
     /// safe, a longer one is not.
     pub layout_max_age: Duration,
+    /// Snapshots of a broker, in the journal layout.
+    pub snapshots: SnapshotLimits,
 }
 
 impl QueueConfig {
@@ -93,6 +96,7 @@ impl Default for QueueConfig {
             submit_wait: Duration::from_mins(15),
             layout_refresh_interval: LAYOUT_ASKED_EVERY,
             layout_max_age: LAYOUT_TRUSTED,
+            snapshots: SnapshotLimits::default(),
         }
     }
 }

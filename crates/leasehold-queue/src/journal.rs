@@ -34,6 +34,7 @@ mod request;
 mod snapshot;
 mod source;
 
+pub use self::broker::maintenance::SnapshotLimits;
 use leasehold_core::journal::JournalState;
 use leasehold_core::{Now, Result};
 use leasehold_store::Client;
@@ -72,7 +73,7 @@ impl JournalQueue {
         Self {
             meta: Arc::new(meta),
             by: config.by.as_str().into(),
-            broker: Arc::new(BrokerSlot::new(client.clone())),
+            broker: Arc::new(BrokerSlot::new(client.clone(), config.snapshots)),
             follower: Arc::default(),
             client,
         }

@@ -78,11 +78,11 @@ enum BrokerEvent {
 
 impl Broker {
     pub(super) fn new(client: Client, opened: OpenedJournal, requests: mpsc::Receiver<BrokerRequest>) -> Self {
-        let OpenedJournal { state, table, since, writer, lease, linger } = opened;
+        let OpenedJournal { state, table, since, writer, lease, linger, snapshots } = opened;
         let now = client.host().instant();
         let is_in_folder = client.local_folder().is_some();
         Self {
-            maintenance: Maintenance::new(table, since, writer.trimmer(), is_in_folder, now),
+            maintenance: Maintenance::new(table, since, writer.trimmer(), is_in_folder, snapshots, now),
             state,
             requests,
             open: OpenCommit::new(linger),

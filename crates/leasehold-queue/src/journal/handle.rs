@@ -16,6 +16,7 @@ use std::sync::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::broker::Broker;
+use super::broker::maintenance::SnapshotLimits;
 use super::home::LogHome;
 use super::open::open;
 use super::request::{AnswerTo, BrokerRequest};
@@ -66,8 +67,8 @@ enum BrokerEnd {
 }
 
 impl BrokerSlot {
-    pub(super) fn new(client: Client) -> Self {
-        Self { home: LogHome::of(&client), client, running: Mutex::default() }
+    pub(super) fn new(client: Client, snapshots: SnapshotLimits) -> Self {
+        Self { home: LogHome::of(&client, snapshots), client, running: Mutex::default() }
     }
 
     /// Log of the queue.

@@ -52,8 +52,8 @@ pub(crate) struct JournalFields {
     /// Record kinds that a broker must understand.
     #[serde(default)]
     pub(crate) requires: BTreeSet<String>,
-    host: String,
-    pid: u32,
+    pub(crate) host: String,
+    pub(crate) pid: u32,
 }
 
 impl JournalFields {

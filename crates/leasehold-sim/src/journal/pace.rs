@@ -1,6 +1,7 @@
 //! Pace of a world. Many requests find what two processes do to the same task; few requests let a broker live for long
 //! without a commit, which would tell it that it was superseded.
 
+use leasehold_queue::SnapshotLimits;
 use std::time::Duration;
 
 use crate::queue::planned_submit::PlannedSubmit;
@@ -25,6 +26,8 @@ pub(super) struct Pace {
     pub(super) break_every: Duration,
     /// Maximum time for which a node works before it hands over.
     pub(super) session: Duration,
+    /// Snapshots of brokers: some delete commits at once, so that a slow process finds gaps.
+    pub(super) snapshots: SnapshotLimits,
 }
 
 impl Pace {
@@ -42,6 +45,7 @@ impl Pace {
             operate_every: pauses[rng.index(pauses.len())],
             break_every: breaks[rng.index(breaks.len())],
             session: sessions[rng.index(sessions.len())],
+            snapshots: random_snapshots(rng),
         }
     }
 
@@ -52,5 +56,14 @@ impl Pace {
             true => PlannedSubmit { kind: "long", timeout_secs: None, ..order },
             false => order,
         }
+    }
+}
+
+fn random_snapshots(rng: &mut SimRandom) -> SnapshotLimits {
+    let (commits, kept) = ([3, 10, 1_000], [Duration::ZERO, SECOND * 30, SECOND * 3_600]);
+    SnapshotLimits {
+        commits: commits[rng.index(commits.len())],
+        interval: rng.between(SECOND * 10, SECOND * 120),
+        commits_kept: kept[rng.index(kept.len())],
     }
 }

@@ -6,6 +6,7 @@ use leasehold_core::journal::{JournalRecord, Seq, SnapshotManifest};
 use leasehold_core::limits::{COMMITS_KEPT, SNAPSHOT_COMMITS, SNAPSHOT_INTERVAL, SNAPSHOT_LOG_BYTES};
 use leasehold_core::{Result, StoreTime};
 use leasehold_store::host::Instant;
+use leasehold_store::mutant::breaks;
 use leasehold_store::{Client, LogTrimmer};
 use std::collections::VecDeque;
 use std::task::{Context, Poll};
@@ -16,6 +17,24 @@ use crate::journal::snapshot::{ChunkTable, delete_replaced};
 
 /// Pause after a snapshot that could not be written.
 const RETRY_PAUSE: Duration = Duration::from_mins(1);
+
+/// Times at which a broker takes snapshots, and deletes what they cover. Every value is safe; the defaults are those of
+/// [`limits`](leasehold_core::limits).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotLimits {
+    /// Number of commits after which a snapshot is taken.
+    pub commits: u64,
+    /// Time after which a snapshot is taken if anything has changed.
+    pub interval: Duration,
+    /// Time for which commits in a bucket are kept after a snapshot covers them.
+    pub commits_kept: Duration,
+}
+
+impl Default for SnapshotLimits {
+    fn default() -> Self {
+        Self { commits: SNAPSHOT_COMMITS, interval: SNAPSHOT_INTERVAL, commits_kept: COMMITS_KEPT }
+    }
+}
 
 /// Snapshots of a broker, and the deletion of what they cover.
 pub(super) struct Maintenance {
@@ -34,7 +53,7 @@ pub(super) struct Maintenance {
     floors: VecDeque<(Seq, StoreTime)>,
     /// Commits up to this one are deleted.
     deleted_to: Seq,
-    commits_kept: Duration,
+    limits: SnapshotLimits,
     work: Option<BoxFuture<'static, MaintenanceDone>>,
     /// True while the broker waits until everything is confirmed.
     pub(super) is_capturing: bool,
@@ -66,6 +85,7 @@ impl Maintenance {
         since: CommitsSince,
         trimmer: LogTrimmer,
         is_in_folder: bool,
+        limits: SnapshotLimits,
         now: Instant,
     ) -> Self {
         if is_in_folder {
@@ -77,7 +97,7 @@ impl Maintenance {
             floors: table.manifest().map(floor).into_iter().collect(),
             deleted_to: table.manifest().map_or(Seq::NONE, |manifest| manifest.deleted_to),
             // A reader of a folder finds a missing segment at once, and starts over.
-            commits_kept: if is_in_folder { Duration::ZERO } else { COMMITS_KEPT },
+            limits: if is_in_folder { SnapshotLimits { commits_kept: Duration::ZERO, ..limits } } else { limits },
             table,
             trimmer,
             since,
@@ -109,8 +129,8 @@ impl Maintenance {
         if self.has_failed {
             return Some(RETRY_PAUSE.saturating_sub(passed));
         }
-        let is_large = self.since.commits >= SNAPSHOT_COMMITS || self.since.bytes >= SNAPSHOT_LOG_BYTES;
-        Some(if is_large { Duration::ZERO } else { SNAPSHOT_INTERVAL.saturating_sub(passed) })
+        let is_large = self.since.commits >= self.limits.commits || self.since.bytes >= SNAPSHOT_LOG_BYTES;
+        Some(if is_large { Duration::ZERO } else { self.limits.interval.saturating_sub(passed) })
     }
 
     /// True if something is being written or deleted, or the lease is about to name a snapshot.
@@ -129,7 +149,7 @@ impl Maintenance {
 
     /// Deletes parts of old snapshots, and commits that have been covered for long enough.
     fn delete_covered(&mut self, client: &Client, now: StoreTime) {
-        let is_over = |(_, at): &(Seq, StoreTime)| at.plus(self.commits_kept) <= now;
+        let is_over = |(_, at): &(Seq, StoreTime)| at.plus(self.limits.commits_kept) <= now;
         let over = self.floors.iter().take_while(|floor| is_over(floor)).count();
         let floor = self.floors.drain(..over).next_back().map(|(floor, _)| floor);
         let outdated = self.outdated.take();
@@ -178,6 +198,9 @@ impl Broker {
     pub(super) fn maintained(&mut self, done: MaintenanceDone) {
         match done {
             MaintenanceDone::Written(Ok(manifest)) => {
+                if breaks("floor-before-lease") {
+                    self.maintenance.floors.push_back((manifest.position.seq.next(), manifest.at));
+                }
                 self.lease.name_snapshot(manifest.position);
                 self.maintenance.unnamed = Some(manifest);
             }
