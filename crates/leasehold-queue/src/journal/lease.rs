@@ -5,7 +5,7 @@
 //! | field | content |
 //! | --- | --- |
 //! | `snapshot` | place in the log after which replay begins: the end of the newest snapshot |
-//! | `floor` | last commit that may be deleted: every process that needs it has lost its lease (rule B7) |
+//! | `floor` | first commit that may not be deleted: a broker begins there or later (rule B7) |
 //! | `trusted_until` | latest time at which an earlier holder may still trust its lease (rule C2) |
 //! | `requires` | record kinds that a broker must understand |
 //! | `host`, `pid` | holder, for messages to people |
@@ -44,7 +44,7 @@ pub(crate) struct JournalFields {
     /// Place in the log after which replay begins.
     #[serde(default)]
     pub(crate) snapshot: LogPosition,
-    /// Last commit that may be deleted.
+    /// First commit that may not be deleted.
     #[serde(default)]
     pub(crate) floor: Seq,
     /// Latest time at which an earlier holder may still trust its lease.
@@ -193,8 +193,9 @@ impl BrokerLease {
         self.leases.renew(&mut self.held).await
     }
 
-    /// Renews the lease with new fields.
-    pub(crate) async fn renew_with(&mut self, fields: JournalFields) -> Result<Renewed> {
+    /// Renews the lease with a new snapshot, and with the floor that follows from it: both are fixed together (rule B7).
+    pub(crate) async fn renew_with_snapshot(&mut self, snapshot: LogPosition) -> Result<Renewed> {
+        let fields = JournalFields { snapshot, floor: snapshot.seq.next(), ..self.fields.clone() };
         // Fields of newer programs are kept.
         let mut subject = self.held.lease().subject.clone();
         subject.extend(fields.write());

@@ -175,7 +175,7 @@ impl SnapshotPart {
 /// Divides the tasks of a range into chunks.
 fn split(state: &JournalState, from: Option<TaskId>, to: Option<TaskId>, parts: &mut Vec<SnapshotPart>) {
     let least = from.unwrap_or_else(TaskId::least);
-    let tasks = state.encoded_after(None).skip_while(|(id, _)| *id < least).take_while(|(id, _)| to.is_none_or(|to| *id < to));
+    let tasks = state.encoded_from(from).take_while(|(id, _)| to.is_none_or(|to| *id < to));
     let (mut first, mut count, mut lines) = (least, 0, Vec::new());
     for (id, body) in tasks {
         if lines.len() >= CHUNK_BYTES {

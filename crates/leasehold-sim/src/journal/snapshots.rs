@@ -26,7 +26,7 @@ pub(super) fn check(
             None => state.replay(&commit.lines).map_err(|error| format!("snapshot: commit {}: {error}", commit.seq))?,
         }
     }
-    let (mut found, mut wanted) = (state.encoded_after(None), expected.encoded_after(None));
+    let (mut found, mut wanted) = (state.encoded_from(None), expected.encoded_from(None));
     loop {
         match (found.next(), wanted.next()) {
             (None, None) => return Ok(()),

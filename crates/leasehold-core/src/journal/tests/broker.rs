@@ -343,7 +343,7 @@ fn comparable(task: &Task) -> Task {
 /// The logged part of a state.
 pub(super) fn encoded(state: &JournalState) -> BTreeMap<TaskId, String> {
     let text = |body: &[u8]| String::from_utf8(body.to_vec()).unwrap();
-    state.encoded_after(None).map(|(id, body)| (id, text(&body))).collect()
+    state.encoded_from(None).map(|(id, body)| (id, text(&body))).collect()
 }
 
 /// Indexes without the numbers of types, and without keys that have expired.

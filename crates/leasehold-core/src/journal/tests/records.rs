@@ -75,7 +75,7 @@ fn records_are_read_as_they_were_written() {
 #[test]
 fn the_head_of_a_task_is_that_of_its_encoding() {
     let broker = broker();
-    for (id, body) in broker.state.encoded_after(None) {
+    for (id, body) in broker.state.encoded_from(None) {
         let (read, task) = (EncodedTask::read(&body).unwrap(), JournalTask::decode(&body).unwrap());
         assert_eq!((read.id(), &read), (id, &task.encode()));
     }
@@ -163,7 +163,7 @@ proptest! {
                 let _ = state.replay(&damaged);
             }
         });
-        for (id, _) in state.encoded_after(None) {
+        for (id, _) in state.encoded_from(None) {
             let _ = state.get(&id);
         }
     }

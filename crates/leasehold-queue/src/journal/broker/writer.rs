@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::{Broker, superseded};
-use crate::journal::lease::{JournalFields, BrokerLease};
+use crate::journal::lease::BrokerLease;
 use crate::journal::open::judge;
 use crate::lease::Renewed;
 
@@ -139,12 +139,7 @@ impl LeaseSlot {
             let renewal = async move {
                 let renewed = match snapshot {
                     None => lease.renew().await,
-                    // Rule B7: they are fixed together, by the holder of the lease.
-                    Some(snapshot) => {
-                        let floor = snapshot.seq.next();
-                        let fields = JournalFields { snapshot, floor, ..lease.fields().clone() };
-                        lease.renew_with(fields).await
-                    }
+                    Some(snapshot) => lease.renew_with_snapshot(snapshot).await,
                 };
                 (lease, renewed)
             };

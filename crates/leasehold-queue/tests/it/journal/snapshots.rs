@@ -41,10 +41,13 @@ async fn submit_large(queue: &Queue, number: usize) -> TaskId {
 async fn a_snapshot_is_taken_after_a_thousand_commits_and_replay_begins_there() {
     let journal = Journal::new();
     let queue = journal.process().await;
+    for _ in 0..990 {
+        submit(&queue).await;
+    }
     let mut worker = TestWorker::new(&queue, 1, false).await;
-    let running = submit(&queue).await;
     let claim = worker.one().await;
-    for _ in 0..1_000 {
+    let running = claim.task.task().id;
+    for _ in 0..11 {
         submit(&queue).await;
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
