@@ -3,8 +3,8 @@
 //! A process that only reads does not become the broker. A commit that was acknowledged before a read began is in the log,
 //! so that the read shows it.
 //!
-//! Requests: 1 get of the lease, 1 per commit since the last read, and 1 beyond the end; the first time 1 of the snapshot and
-//! 1 per chunk.
+//! Requests: 1 per commit since the last read, 1 beyond the end, and 1 get of the lease; the first time 1 more of the lease, 1
+//! of the snapshot and 1 per chunk.
 
 use leasehold_core::journal::{JournalState, LogPosition};
 use leasehold_core::{Error, Kind, Result, keys};
@@ -13,6 +13,9 @@ use leasehold_store::{Client, Followed, Log, LogReader};
 use super::lease::{self, JournalFields};
 use super::open::apply;
 use super::snapshot::load;
+
+/// Maximum number of times that a read starts over.
+const STARTS_MAX: u32 = 3;
 
 /// State that follows the log.
 #[derive(Debug)]
@@ -41,21 +44,28 @@ impl Follower {
 
     /// Reads the log to its current end. Starts over if the part that it needs next may have been deleted.
     pub(super) async fn follow(follower: Option<Self>, client: &Client, log: &Log) -> Result<Self> {
-        let fields = read_fields(client).await?;
-        let is_usable = |follower: &Self| {
-            fields.as_ref().is_none_or(|fields| follower.position().seq.next() >= fields.floor)
-        };
-        let followed = match follower.filter(is_usable) {
+        let mut followed = match follower {
             Some(mut follower) => follower.read().await.map(|()| follower),
-            None => Self::new(client, log, fields.as_ref()).await,
+            None => Self::new(client, log, read_fields(client).await?.as_ref()).await,
         };
-        match followed {
-            // Rule B12: what was read may have been deleted, or belong to a process that lost its lease.
-            Err(error) if error.kind() == Kind::Corrupt => {
-                Self::new(client, log, read_fields(client).await?.as_ref()).await
-            }
-            followed => followed,
+        for _ in 0..STARTS_MAX {
+            // Read after the log: commits are deleted only after the lease has a floor above them, so that a slot that was
+            // absent before is the end.
+            let fields = read_fields(client).await?;
+            followed = match followed {
+                Ok(follower) if follower.is_complete(fields.as_ref()) => return Ok(follower),
+                Err(error) if error.kind() != Kind::Corrupt => return Err(error),
+                // Rule B12: what was read may have been deleted, or belong to a process that lost its lease.
+                _ => Self::new(client, log, fields.as_ref()).await,
+            };
         }
+        let message = "commits are deleted before they can be read; retry";
+        followed.and(Err(Error::new(Kind::Unavailable, message)))
+    }
+
+    /// True if the next commit was not deleted when it was found absent.
+    fn is_complete(&self, fields: Option<&JournalFields>) -> bool {
+        fields.is_none_or(|fields| self.position().seq.next() >= fields.floor)
     }
 
     async fn read(&mut self) -> Result<()> {
