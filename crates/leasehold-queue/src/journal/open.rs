@@ -154,13 +154,16 @@ async fn fence(
     };
     let taking = pin!(taking);
     let taken = match select(taking, pin!(keep_renewed(lease))).await {
-        Either::Left((taken, _)) => taken?,
-        Either::Right((error, _)) => return Err(error),
+        Either::Left((taken, _)) => taken,
+        Either::Right((error, _)) => Err(error),
     };
     match taken {
-        TakeOver::Fenced(fenced) => Ok(fenced),
-        TakeOver::Superseded => Err(superseded()),
-        TakeOver::Mismatch(error) => Err(judge(lease, error).await),
+        Ok(TakeOver::Fenced(fenced)) => Ok(fenced),
+        Ok(TakeOver::Superseded) => Err(superseded()),
+        Ok(TakeOver::Mismatch(error)) => Err(judge(lease, error).await),
+        // A part of the snapshot may be missing because later holders have replaced it.
+        Err(error) if error.kind() == Kind::Corrupt => Err(judge(lease, error).await),
+        Err(error) => Err(error),
     }
 }
 
