@@ -63,6 +63,12 @@ impl TaskId {
         Self(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid())
     }
 
+    /// The smallest id.
+    #[must_use]
+    pub fn least() -> Self {
+        Self(Uuid::nil())
+    }
+
     /// Time of an id that sorts by time; none for any other id.
     #[must_use]
     pub fn time(&self) -> Option<StoreTime> {

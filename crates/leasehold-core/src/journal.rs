@@ -23,6 +23,7 @@
 //! | [`decide`] | decisions on requests: one file each |
 //! | [`record`] | records: the lines of a commit |
 //! | [`sealed`] | header line with a checksum |
+//! | [`snapshot`] | the live tasks at one position of the log |
 //! | [`state`] | live tasks, and how records change them |
 //! | [`task`] | a task with what the journal keeps beside it |
 //! | `index`, `types` | indexes of the live tasks |
@@ -35,6 +36,7 @@ mod index;
 mod read;
 pub mod record;
 pub mod sealed;
+pub mod snapshot;
 pub mod state;
 pub mod task;
 mod types;
@@ -48,6 +50,7 @@ pub use decide::{
 };
 pub use read::{JournalCounts, TaskPage};
 pub use record::{ChangeKind, JournalRecord};
+pub use snapshot::{ChunkName, ChunkRef, SnapshotManifest};
 pub use state::{JournalState, Logged};
 pub use task::{EncodedTask, JournalTask, KeyReservation, LoggedClaim};
 

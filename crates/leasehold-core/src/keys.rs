@@ -23,6 +23,8 @@
 //! | `peers/{id}.json` | lease on a peer id, with the address at which it serves pieces | the peer | a week after its expiry |
 //! | `journal/0/lease.json` | lease on the journal, with `snapshot`, `floor` and `trusted_until` | the broker | never: released or taken over |
 //! | `journal/0/log/{seq}` | a commit of the journal | its broker (*absent*) | once a snapshot covers it; a fence never |
+//! | `journal/0/state/{seq}-{n}` | chunk of live tasks, written with the snapshot at that commit | the broker (*absent*) | when neither of the last two snapshots refers to it |
+//! | `journal/0/snapshot/{seq}` | list of the chunks of a snapshot | the broker (*absent*) | when two newer ones exist |
 //! | `probe/{name}/…` | temporary objects | `leasehold doctor`, the first connection | at the end of the probe; those of a killed probe by `leasehold check --repair` a day later |
 //! | `quarantine/{write_id}/{key}` | bytes of a corrupt object | `leasehold quarantine` (*absent*) | never: an operator deletes it |
 //!
@@ -35,7 +37,7 @@ pub use check::{check_key, check_prefix};
 pub use entry::{Entry, Index, IndexLocation};
 
 use crate::ids::{ArtifactId, Name, TaskId, TaskIdPrefix, WorkerId, WriteId};
-use crate::journal::Seq;
+use crate::journal::{ChunkName, Seq};
 use crate::shard::{Shard, ShardLen, ShardRange};
 
 /// Configuration shared by all clients of a queue.
@@ -293,6 +295,24 @@ pub const JOURNAL_LEASE: &str = "journal/0/lease.json";
 
 /// Prefix of the log of the journal: commits as objects or, in a folder of one host, segments.
 pub const JOURNAL_LOG: &str = "journal/0/log/";
+
+/// Prefix of the snapshots of the journal.
+pub const JOURNAL_SNAPSHOTS: &str = "journal/0/snapshot/";
+
+/// Key of the snapshot of the journal at a commit.
+#[must_use]
+pub fn journal_snapshot(seq: Seq) -> String {
+    format!("{JOURNAL_SNAPSHOTS}{:020}", seq.get())
+}
+
+/// Prefix of the chunks of snapshots.
+pub const JOURNAL_CHUNKS: &str = "journal/0/state/";
+
+/// Key of a chunk of a snapshot.
+#[must_use]
+pub fn journal_chunk(name: ChunkName) -> String {
+    format!("{JOURNAL_CHUNKS}{:020}-{}", name.seq.get(), name.number)
+}
 
 /// Key of a commit of the journal.
 #[must_use]

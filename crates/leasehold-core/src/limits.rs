@@ -132,6 +132,27 @@ pub const COMMIT_LINGER_LAZY: Duration = Duration::from_secs(1);
 /// [`COMMIT_BYTES_MAX`].
 pub const COMMIT_BYTES_FULL: usize = 8 * 1_024 * 1_024;
 
+/// Size from which a chunk of a snapshot gets no more tasks. Small enough that a few changed tasks rewrite little; large
+/// enough that a million tasks are a hundred objects.
+pub const CHUNK_BYTES: usize = 4 * 1_024 * 1_024;
+
+/// Maximum size of the header of a chunk.
+pub const CHUNK_HEADER_BYTES_MAX: usize = 1_024;
+
+/// Number of commits after which a broker takes a snapshot. A bucket reads sixteen at a time, so that a takeover takes a
+/// few seconds.
+pub const SNAPSHOT_COMMITS: u64 = 1_000;
+
+/// Bytes of commits after which a broker takes a snapshot: less than a second of replay.
+pub const SNAPSHOT_LOG_BYTES: u64 = 64 * 1_024 * 1_024;
+
+/// Time after which a broker takes a snapshot if anything has changed.
+pub const SNAPSHOT_INTERVAL: Duration = Duration::from_mins(5);
+
+/// Time for which commits in a bucket are kept after a snapshot covers them: a slow reader may still need them. It starts
+/// over if it does not find them.
+pub const COMMITS_KEPT: Duration = Duration::from_hours(1);
+
 /// Maximum number of requests that wait for a broker. More than one commit of small tasks; a request has at most 256 KiB of
 /// input.
 pub const BROKER_REQUESTS_MAX: usize = 1_024;

@@ -17,6 +17,7 @@ use crate::bell::Ringer;
 use crate::inbox::{DirectDispatch, Inboxes};
 use crate::inspect::EntryChecks;
 use crate::layout::{Layout, LayoutSnapshot};
+use crate::journal::SnapshotLimits;
 use crate::meta::{LayoutName, OpenedMeta, QueueMeta};
 use crate::source::Changes;
 
@@ -67,6 +68,8 @@ pub struct QueueConfig {
     /// Age of `queue.json` after which nothing is written. A migration waits for twice the default: a shorter time is
     /// safe, a longer one is not.
     pub layout_max_age: Duration,
+    /// Snapshots of a broker, in the journal layout.
+    pub snapshots: SnapshotLimits,
 }
 
 impl QueueConfig {
@@ -94,6 +97,7 @@ impl Default for QueueConfig {
             submit_wait: Duration::from_mins(15),
             layout_refresh_interval: LAYOUT_ASKED_EVERY,
             layout_max_age: LAYOUT_TRUSTED,
+            snapshots: SnapshotLimits::default(),
         }
     }
 }

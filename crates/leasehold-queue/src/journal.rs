@@ -20,6 +20,7 @@
 //! | `request` | requests to a broker, and its answers |
 //! | `source` | source of tasks for workers |
 //! | `follow` | reading without the lease |
+//! | `snapshot` | the live tasks in chunks, so that a replay is short |
 
 mod broker;
 mod commit;
@@ -30,8 +31,10 @@ mod layout;
 pub(crate) mod lease;
 mod open;
 mod request;
+mod snapshot;
 mod source;
 
+pub use self::broker::maintenance::SnapshotLimits;
 use leasehold_core::journal::JournalState;
 use leasehold_core::{Now, Result};
 use leasehold_store::Client;
@@ -69,7 +72,7 @@ impl JournalQueue {
         Self {
             meta: Arc::new(meta),
             by: config.by.as_str().into(),
-            broker: Arc::new(BrokerSlot::new(client.clone())),
+            broker: Arc::new(BrokerSlot::new(client.clone(), config.snapshots)),
             follower: Arc::default(),
             client,
         }

@@ -15,8 +15,10 @@ mod answers;
 mod checker;
 mod claims;
 mod handler;
+mod pace;
 mod raw_log;
 mod raw_tasks;
+mod snapshots;
 mod source;
 
 use leasehold_store::{Purpose, Verb};
@@ -47,7 +49,7 @@ pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
     let mut rng = world.rng("journal");
     let checker = JournalChecker::new(world.executor().clone(), world.bucket_handle(), FAULTS_FOR);
     let checking = checker.clone();
-    world.check(move |change, _| checking.check_change(change));
+    world.check(move |change, objects| checking.check_change(change, objects));
     let has_no_faults = world.faults() == Faults::none();
     world.stop_faults_at(FAULTS_FOR);
     let actors = JournalActors::new(world, checker.clone(), &mut rng);
@@ -59,7 +61,7 @@ pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
     world.run_until(at_rest, REST_WITHIN)?;
     audit(world, &actors)?;
     if has_no_faults {
-        one_put_per_commit(world, &checker).map_err(|message| world.failed(message))?;
+        one_put_per_object(world, &checker).map_err(|message| world.failed(message))?;
     }
     every_request_is_counted(world)?;
     Ok(checker.summary())
@@ -88,15 +90,15 @@ fn every_request_is_counted(world: &mut World) -> Result<(), Failed> {
     world.every_request_is_counted().map_err(|message| world.failed(message))
 }
 
-/// Checks the number of puts without faults: one for each commit.
-fn one_put_per_commit(world: &World, checker: &JournalChecker) -> Result<(), String> {
+/// Checks the number of puts without faults: one for each commit, and for each part of a snapshot.
+fn one_put_per_object(world: &World, checker: &JournalChecker) -> Result<(), String> {
     let clients = world.clients();
     let is_commit = |line: &leasehold_store::ledger::LedgerLine| {
         line.purpose == Purpose::Journal && line.verb == Verb::Put
     };
     let puts: u64 = clients.iter().map(|(_, client)| client.ledger().snapshot().count(is_commit)).sum();
-    let commits = checker.commits();
-    if puts == commits { Ok(()) } else { Err(format!("requests: {puts} puts of {commits} commits")) }
+    let created = checker.created();
+    if puts == created { Ok(()) } else { Err(format!("requests: {puts} puts of {created} objects")) }
 }
 
 #[cfg(test)]

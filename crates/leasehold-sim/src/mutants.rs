@@ -69,7 +69,7 @@ use Mutant::{Code, Migration, Store};
 
 /// All mutants.
 #[rustfmt::skip]
-pub const ALL: [MutantInfo; 64] = [
+pub const ALL: [MutantInfo; 69] = [
     // Conditions and answers.
     info(Store(B::NoCondition), Queue, "wild", "P2", "P2: its revision", "a task is written without its condition"),
     info(Store(B::NoAbsence), Queue, "wild", "P2", "P2: its revision", "a task is created over an existing object"),
@@ -135,6 +135,11 @@ pub const ALL: [MutantInfo; 64] = [
     info(Code("log-unanswered-is-committed"), Journal, STEADY, "P1", "P1: ", "a commit without an answer is treated as written"),
     info(Code("log-newer-epoch-replayed"), Journal, STEADY, "P3", "behind a fence of epoch", "a process that takes over replays commits of a later holder"),
     info(Code("log-current-unread"), Journal, STEADY, "P1", "refusal: ", "a refusal or a read is answered without a look at the next slot"),
+    info(Code("log-fence-deleted"), Journal, STEADY, "P1", "was deleted", "fences are deleted with the commits that a snapshot covers"),
+    info(Code("log-unconfirmed"), Journal, STEADY, "P1", "P1: ", "a broker serves without having confirmed its lease after the fence"),
+    info(Code("lease-confirmed-early"), Journal, STEADY, "P1", "P1: ", "a broker confirms its lease before it puts the fence"),
+    info(Code("floor-before-lease"), Journal, STEADY, "P1", "P1: ", "commits are deleted before the lease names the snapshot that covers them"),
+    info(Code("fence-not-in-snapshot"), Journal, STEADY, "P1", "snapshot: ", "a snapshot misses the claims that a fence has extended"),
     info(Code("broker-answers-early"), Journal, STEADY, "P1", "P1: ", "a broker answers before the commit is confirmed"),
     info(Code("broker-renews-untrusted"), Journal, STEADY, "P2", "P2: ", "a broker renews claims although its lease may have expired"),
     info(Code("trust-not-carried"), Journal, STEADY, "P2", "P2: ", "a new lease does not carry `trusted_until` forward"),

@@ -201,9 +201,9 @@ impl JournalState {
         self.tasks.get(id).map(LiveTask::load).transpose()
     }
 
-    /// Encoded live tasks in the order of their ids, after an id, for a snapshot. [`insert`](Self::insert) reads them.
-    pub fn encoded_after(&self, after: Option<TaskId>) -> impl Iterator<Item = (TaskId, Cow<'_, [u8]>)> {
-        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+    /// Encoded live tasks in the order of their ids, from an id on, for a snapshot. [`insert`](Self::insert) reads them.
+    pub fn encoded_from(&self, first: Option<TaskId>) -> impl Iterator<Item = (TaskId, Cow<'_, [u8]>)> {
+        let start = first.map_or(Bound::Unbounded, Bound::Included);
         self.tasks.range((start, Bound::Unbounded)).map(|(id, live)| {
             let body = match &live.body {
                 TaskBody::Encoded(body) => Cow::Borrowed(&**body),

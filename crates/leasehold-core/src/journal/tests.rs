@@ -1,9 +1,9 @@
 //! Tests of the journal: every rule as a table, and properties of random histories.
 
+mod broker;
 mod changes;
 mod claims;
 mod histories;
 mod lists;
 mod records;
 mod tables;
-mod world;

@@ -1,4 +1,4 @@
-//! Upcoming work: the reasons for which a worker waits when no task is due.
+//! Reasons for a worker to wait when no task is due.
 
 use std::time::Duration;
 

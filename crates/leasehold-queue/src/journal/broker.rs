@@ -14,6 +14,7 @@
 //! answers, and a later request opens a new one.
 
 mod decide;
+pub(super) mod maintenance;
 mod parked;
 mod writer;
 
@@ -27,6 +28,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
+use self::maintenance::{Maintenance, MaintenanceDone};
 use self::parked::{ParkedClaims, Watches};
 use self::writer::{BrokerTimer, LeaseSlot, WriterDone, WriterSlot};
 use super::commit::{HeldAnswers, OpenCommit};
@@ -46,6 +48,8 @@ pub(super) struct Broker {
     writer: WriterSlot,
     /// Answers that wait for the commit in flight.
     in_flight: HeldAnswers,
+    /// Bytes of the records of the commit in flight.
+    in_flight_bytes: usize,
     /// Answers that wait for a check which is yet to be sent.
     unchecked: Vec<HeldAnswer>,
     /// Answers that wait for the check in flight.
@@ -53,6 +57,7 @@ pub(super) struct Broker {
     parked: ParkedClaims,
     watches: Watches,
     lease: LeaseSlot,
+    maintenance: Maintenance,
     timer: BrokerTimer,
     /// True if a check was the last call of the writer: a commit that is due comes next.
     is_commit_next: bool,
@@ -64,6 +69,7 @@ pub(super) struct Broker {
 enum BrokerEvent {
     Writer(WriterDone),
     Lease(Result<Renewed>),
+    Maintenance(MaintenanceDone),
     Request(BrokerRequest),
     /// All senders of requests are gone, or the broker was asked to close.
     Closed,
@@ -71,19 +77,18 @@ enum BrokerEvent {
 }
 
 impl Broker {
-    pub(super) fn new(
-        client: Client,
-        opened: OpenedJournal,
-        requests: mpsc::Receiver<BrokerRequest>,
-    ) -> Self {
-        let OpenedJournal { state, writer, lease, linger } = opened;
+    pub(super) fn new(client: Client, opened: OpenedJournal, requests: mpsc::Receiver<BrokerRequest>) -> Self {
+        let OpenedJournal { state, table, since, writer, lease, linger, snapshots } = opened;
         let now = client.host().instant();
+        let is_in_folder = client.local_folder().is_some();
         Self {
+            maintenance: Maintenance::new(table, since, writer.trimmer(), is_in_folder, snapshots, now),
             state,
             requests,
             open: OpenCommit::new(linger),
             writer: WriterSlot::new(writer),
             in_flight: HeldAnswers::default(),
+            in_flight_bytes: 0,
             unchecked: Vec::new(),
             checking: Vec::new(),
             parked: ParkedClaims::default(),
@@ -109,9 +114,12 @@ impl Broker {
 
     async fn run(&mut self) -> Result<()> {
         loop {
-            self.receive_waiting()?;
-            self.tick()?;
-            self.serve_parked()?;
+            if !self.maintenance.is_capturing {
+                self.receive_waiting()?;
+                self.tick()?;
+                self.serve_parked()?;
+            }
+            self.maintain()?;
             self.start_writer();
             if self.is_done() {
                 return Ok(());
@@ -120,7 +128,11 @@ impl Broker {
             self.timer.set(deadline, &**self.client.host());
             match poll_fn(|context| self.poll_event(context)).await {
                 BrokerEvent::Writer(done) => self.writer_done(done).await?,
-                BrokerEvent::Lease(renewed) => self.lease.renewed(renewed, self.client.host().instant())?,
+                BrokerEvent::Lease(renewed) => {
+                    self.lease.renewed(renewed, self.client.host().instant())?;
+                    self.lease_confirmed();
+                }
+                BrokerEvent::Maintenance(done) => self.maintained(done),
                 BrokerEvent::Request(request) => self.handle(request)?,
                 BrokerEvent::Closed => self.close(),
                 BrokerEvent::Woken => {}
@@ -136,11 +148,13 @@ impl Broker {
         if let Poll::Ready(renewed) = self.lease.poll(context) {
             return Poll::Ready(BrokerEvent::Lease(renewed));
         }
-        if !self.is_closing
-            && !self.open.is_full()
-            && let Poll::Ready(received) = self.requests.poll_recv(context)
-        {
-            return Poll::Ready(received.map_or(BrokerEvent::Closed, BrokerEvent::Request));
+        if let Poll::Ready(done) = self.maintenance.poll(context) {
+            return Poll::Ready(BrokerEvent::Maintenance(done));
+        }
+        if !self.is_closing && !self.open.is_full() && !self.maintenance.is_capturing {
+            if let Poll::Ready(received) = self.requests.poll_recv(context) {
+                return Poll::Ready(received.map_or(BrokerEvent::Closed, BrokerEvent::Request));
+            }
         }
         self.timer.poll(context).map(|()| BrokerEvent::Woken)
     }
@@ -165,7 +179,9 @@ impl Broker {
 
     fn is_done(&self) -> bool {
         let is_settled = self.open.is_empty() && self.unchecked.is_empty();
-        self.is_closing && self.requests.is_empty() && is_settled && self.writer.is_idle()
+        // A process that lives for a moment takes a snapshot, too, when it is due.
+        let is_idle = self.writer.is_idle() && !self.maintenance.is_busy();
+        self.is_closing && self.requests.is_empty() && is_settled && is_idle
     }
 
     /// Starts the next call of the writer: a check that something waits for, or the commit if it is due.
@@ -173,10 +189,12 @@ impl Broker {
         if !self.writer.is_idle() {
             return;
         }
-        let is_due = self.open.due_in(self.instant()).is_some_and(|left| left.is_zero());
+        let due_in = self.open.due_in(self.instant());
+        let is_due = due_in.is_some_and(|left| left.is_zero() || self.maintenance.is_capturing);
         if is_due && (self.is_commit_next || self.unchecked.is_empty()) {
             let commit = self.open.take();
             self.in_flight = commit.answers;
+            self.in_flight_bytes = commit.lines.len();
             self.writer.commit(commit.lines, commit.records);
             self.is_commit_next = false;
         } else if !self.unchecked.is_empty() {
@@ -187,12 +205,14 @@ impl Broker {
     }
 
     async fn writer_done(&mut self, done: WriterDone) -> Result<()> {
-        let answers = if self.confirmed(done).await? {
-            let HeldAnswers { confirmed, unproven } = std::mem::take(&mut self.in_flight);
-            self.unchecked.extend(unproven);
-            confirmed
-        } else {
-            std::mem::take(&mut self.checking)
+        let answers = match self.confirmed(done).await? {
+            true => {
+                self.maintenance.committed(self.in_flight_bytes);
+                let HeldAnswers { confirmed, unproven } = std::mem::take(&mut self.in_flight);
+                self.unchecked.extend(unproven);
+                confirmed
+            }
+            false => std::mem::take(&mut self.checking),
         };
         for answer in answers {
             self.send(answer)?;
@@ -228,7 +248,8 @@ impl Broker {
         let commit = self.open.due_in(now).filter(|_| self.writer.is_idle());
         let renewal = self.lease.renewal_due_in(now);
         let wake = self.state.next_wake().map(|at| self.until(at));
-        let left = [commit, renewal, wake].into_iter().flatten().min()?;
+        let snapshot = self.maintenance.due_in(now);
+        let left = [commit, renewal, wake, snapshot].into_iter().flatten().min()?;
         let nanos = i64::try_from(left.as_nanos()).unwrap_or(i64::MAX);
         Some(Instant { boot_ns: now.boot_ns.saturating_add(nanos), ..now })
     }

@@ -3,7 +3,8 @@
 //! A process that only reads does not become the broker. A commit that was acknowledged before a read began is in the log,
 //! so that the read shows it.
 //!
-//! Requests: 1 get of the lease, 1 per commit since the last read, and 1 beyond the end.
+//! Requests: 1 per commit since the last read, 1 beyond the end, and 1 get of the lease; the first time 1 more of the lease, 1
+//! of the snapshot and 1 per chunk.
 
 use leasehold_core::journal::{JournalState, LogPosition};
 use leasehold_core::{Error, Kind, Result, keys};
@@ -11,6 +12,10 @@ use leasehold_store::{Client, Followed, Log, LogReader};
 
 use super::lease::{self, JournalFields};
 use super::open::apply;
+use super::snapshot::load;
+
+/// Maximum number of times that a read starts over.
+const STARTS_MAX: u32 = 3;
 
 /// State that follows the log.
 #[derive(Debug)]
@@ -25,32 +30,47 @@ impl Follower {
         self.reader.position()
     }
 
-    /// Begins at the snapshot that the lease names.
-    fn new(log: &Log, fields: Option<&JournalFields>) -> Self {
+    /// Begins at the snapshot that the lease names, and reads the log to its current end.
+    async fn new(client: &Client, log: &Log, fields: Option<&JournalFields>) -> Result<Self> {
         let from = fields.map_or(LogPosition::START, |fields| fields.snapshot);
-        Self { state: JournalState::default(), reader: log.reader(from) }
+        let mut state = JournalState::default();
+        if from != LogPosition::START {
+            load(client, from, &mut state).await?;
+        }
+        let mut follower = Self { state, reader: log.reader(from) };
+        follower.read().await?;
+        Ok(follower)
     }
 
     /// Reads the log to its current end. Starts over if the part that it needs next may have been deleted.
     pub(super) async fn follow(follower: Option<Self>, client: &Client, log: &Log) -> Result<Self> {
-        let fields = read_fields(client).await?;
-        let is_covered =
-            |follower: &Self| fields.as_ref().is_none_or(|fields| follower.position().seq >= fields.floor);
-        let mut follower = follower.filter(is_covered).unwrap_or_else(|| Self::new(log, fields.as_ref()));
-        if let Err(error) = follower.read().await {
-            if error.kind() != Kind::Corrupt {
-                return Err(error);
-            }
-            // Rule B12: what was read may have been deleted, or belong to a process that lost its lease.
-            follower = Self::new(log, read_fields(client).await?.as_ref());
-            follower.read().await?;
+        let mut followed = match follower {
+            Some(mut follower) => follower.read().await.map(|()| follower),
+            None => Self::new(client, log, read_fields(client).await?.as_ref()).await,
+        };
+        for _ in 0..STARTS_MAX {
+            // Read after the log: commits are deleted only after the lease has a floor above them, so that a slot that was
+            // absent before is the end.
+            let fields = read_fields(client).await?;
+            followed = match followed {
+                Ok(follower) if follower.is_complete(fields.as_ref()) => return Ok(follower),
+                Err(error) if error.kind() != Kind::Corrupt => return Err(error),
+                // Rule B12: what was read may have been deleted, or belong to a process that lost its lease.
+                _ => Self::new(client, log, fields.as_ref()).await,
+            };
         }
-        Ok(follower)
+        let message = "commits are deleted before they can be read; retry";
+        followed.and(Err(Error::new(Kind::Unavailable, message)))
+    }
+
+    /// True if the next commit was not deleted when it was found absent.
+    fn is_complete(&self, fields: Option<&JournalFields>) -> bool {
+        fields.is_none_or(|fields| self.position().seq.next() >= fields.floor)
     }
 
     async fn read(&mut self) -> Result<()> {
         let state = &mut self.state;
-        match self.reader.read(|commit| apply(state, &commit)).await? {
+        match self.reader.read(|commit| apply(state, &commit, |_| ())).await? {
             Followed::Current => Ok(()),
             Followed::Mismatch(error) => Err(Error::new(Kind::Corrupt, error.to_string()).because(error)),
         }

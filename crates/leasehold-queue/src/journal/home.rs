@@ -2,6 +2,7 @@
 
 use leasehold_store::{Client, LocalFolder, Log};
 
+use super::broker::maintenance::SnapshotLimits;
 use super::commit::Linger;
 
 /// Log of a queue, and what depends on its home.
@@ -9,16 +10,17 @@ use super::commit::Linger;
 pub(super) struct LogHome {
     pub(super) log: Log,
     pub(super) linger: Linger,
+    pub(super) snapshots: SnapshotLimits,
 }
 
 impl LogHome {
-    pub(super) fn of(client: &Client) -> Self {
+    pub(super) fn of(client: &Client, snapshots: SnapshotLimits) -> Self {
         match client.local_folder() {
             Some(LocalFolder { root, options }) => {
                 let log = Log::in_folder(&root, options, client.host().clone());
-                Self { log, linger: Linger::FOLDER }
+                Self { log, linger: Linger::FOLDER, snapshots }
             }
-            None => Self { log: Log::in_bucket(client.clone()), linger: Linger::BUCKET },
+            None => Self { log: Log::in_bucket(client.clone()), linger: Linger::BUCKET, snapshots },
         }
     }
 }

@@ -147,7 +147,10 @@ impl QueueLayout for JournalQueue {
     }
 
     fn close(&self) -> BoxFuture<'_, Result<()>> {
-        self.broker.close().boxed()
+        Box::pin(async {
+            self.broker.close().await;
+            Ok(())
+        })
     }
 }
 

@@ -5,7 +5,7 @@
 //! | field | content |
 //! | --- | --- |
 //! | `snapshot` | place in the log after which replay begins: the end of the newest snapshot |
-//! | `floor` | last commit that may be deleted: every process that needs it has lost its lease (rule B7) |
+//! | `floor` | first commit that may not be deleted: a broker begins there or later (rule B7) |
 //! | `trusted_until` | latest time at which an earlier holder may still trust its lease (rule C2) |
 //! | `requires` | record kinds that a broker must understand |
 //! | `host`, `pid` | holder, for messages to people |
@@ -56,7 +56,7 @@ pub(crate) struct JournalFields {
     /// Place in the log after which replay begins.
     #[serde(default)]
     pub(crate) snapshot: LogPosition,
-    /// Last commit that may be deleted.
+    /// First commit that may not be deleted.
     #[serde(default)]
     pub(crate) floor: Seq,
     /// Latest time at which an earlier holder may still trust its lease.
@@ -64,8 +64,8 @@ pub(crate) struct JournalFields {
     /// Record kinds that a broker must understand.
     #[serde(default)]
     pub(crate) requires: BTreeSet<String>,
-    host: String,
-    pid: u32,
+    pub(crate) host: String,
+    pub(crate) pid: u32,
 }
 
 impl JournalFields {
@@ -127,7 +127,7 @@ pub(crate) fn raise_trusted_until(lease: &mut Lease, expiry: StoreTime) {
 
 /// The lease on the journal, held by this process.
 #[derive(Debug, Clone)]
-pub(crate) struct JournalLease {
+pub(crate) struct BrokerLease {
     leases: Leases,
     held: HeldLease,
     fields: JournalFields,
@@ -137,15 +137,12 @@ pub(crate) struct JournalLease {
 #[derive(Debug)]
 pub(crate) enum TakenJournal {
     /// This process holds it.
-    Ours(Box<JournalLease>),
+    Ours(Box<BrokerLease>),
     /// Another process holds it.
     Others(Lease),
 }
 
-impl JournalLease {
-    /// Interval of renewals.
-    pub(crate) const RENEWED_EVERY: Duration = JOURNAL_LEASE_RENEWED_EVERY;
-
+impl BrokerLease {
     /// Takes the lease if it is free, or if its holder is `ended`, as the kernel says on the same host.
     ///
     /// Requests: 1 get, 1 put.
@@ -205,6 +202,19 @@ impl JournalLease {
     /// Renews the lease. Requests: 1 put.
     pub(crate) async fn renew(&mut self) -> Result<Renewed> {
         self.leases.renew(&mut self.held).await
+    }
+
+    /// Renews the lease with a new snapshot, and with the floor that follows from it: both are fixed together (rule B7).
+    pub(crate) async fn renew_with_snapshot(&mut self, snapshot: LogPosition) -> Result<Renewed> {
+        let fields = JournalFields { snapshot, floor: snapshot.seq.next(), ..self.fields.clone() };
+        // Fields of newer programs are kept.
+        let mut subject = self.held.lease().subject.clone();
+        subject.extend(fields.write());
+        let renewed = self.leases.renew_with(&mut self.held, subject).await?;
+        if renewed == Renewed::Kept {
+            self.fields = fields;
+        }
+        Ok(renewed)
     }
 
     /// Releases the lease, so that another process can take it at once. Without an answer it is left to expire. Requests: 1

@@ -10,7 +10,7 @@
 //! Requests: 1 get and 1 put for the lease, those of [`Log::take_over`], 1 put to confirm the lease.
 
 use futures::future::{Either, select};
-use leasehold_core::journal::{Commit, Fence, JournalRecord, JournalState};
+use leasehold_core::journal::{Commit, Fence, JournalRecord, JournalState, LogPosition};
 use leasehold_core::limits::JOURNAL_LEASE_TTL;
 use leasehold_core::{Error, HexName, Kind, Lease, Result, StoreTime};
 use leasehold_store::mutant::breaks;
@@ -18,10 +18,12 @@ use leasehold_store::{Client, FencedLog, Log, LogHolder, LogWriter, TakeOver};
 use std::pin::pin;
 use std::time::Duration;
 
+use super::broker::maintenance::{CommitsSince, SnapshotLimits};
 use super::broker::superseded;
 use super::commit::Linger;
 use super::home::LogHome;
-use super::lease::{self, JournalFields, JournalLease, TakenJournal, new_instance};
+use super::snapshot::{ChunkTable, load};
+use super::lease::{self, JournalFields, BrokerLease, TakenJournal, new_instance};
 use crate::lease::Renewed;
 
 /// Longest wait for the lease of a broker that may have crashed: by then it has expired, by any clock.
@@ -34,9 +36,14 @@ const LOCKED_WITHIN: Duration = Duration::from_secs(1);
 /// Everything that a broker begins with.
 pub(super) struct OpenedJournal {
     pub(super) state: JournalState,
+    /// Chunks of the snapshot, and those that have changed since.
+    pub(super) table: ChunkTable,
+    /// Commits since the snapshot.
+    pub(super) since: CommitsSince,
     pub(super) writer: LogWriter,
-    pub(super) lease: JournalLease,
+    pub(super) lease: BrokerLease,
     pub(super) linger: Linger,
+    pub(super) snapshots: SnapshotLimits,
 }
 
 /// Becomes the broker. If another process is the broker, this is an error of kind unavailable that names it.
@@ -44,7 +51,10 @@ pub(super) async fn open(client: &Client, home: &LogHome) -> Result<OpenedJourna
     let instance = new_instance(client);
     let mut lease = take_lease(client, &home.log, &instance).await?;
     match take_over(&home.log, &mut lease, instance).await {
-        Ok((state, writer)) => Ok(OpenedJournal { state, writer, lease, linger: home.linger }),
+        Ok((Replayed { state, table, since }, writer)) => {
+            let LogHome { linger, snapshots, .. } = *home;
+            Ok(OpenedJournal { state, table, since, writer, lease, linger, snapshots })
+        }
         Err(error) => {
             // So that the next process need not wait for it.
             if let Err(error) = lease.release().await {
@@ -55,12 +65,12 @@ pub(super) async fn open(client: &Client, home: &LogHome) -> Result<OpenedJourna
     }
 }
 
-async fn take_lease(client: &Client, log: &Log, instance: &HexName) -> Result<JournalLease> {
+async fn take_lease(client: &Client, log: &Log, instance: &HexName) -> Result<BrokerLease> {
     let began = client.host().instant();
     let mut waited_for: Option<Lease> = None;
     let mut ended = None;
     loop {
-        let held = match JournalLease::take(client, instance, ended.as_ref()).await? {
+        let held = match BrokerLease::take(client, instance, ended.as_ref()).await? {
             TakenJournal::Ours(lease) => return Ok(*lease),
             TakenJournal::Others(held) => held,
         };
@@ -92,43 +102,77 @@ async fn take_lease(client: &Client, log: &Log, instance: &HexName) -> Result<Jo
     }
 }
 
+/// State that is replayed.
+#[derive(Default)]
+struct Replayed {
+    state: JournalState,
+    table: ChunkTable,
+    since: CommitsSince,
+}
+
+impl Replayed {
+    fn apply(&mut self, commit: &Commit) -> Result<()> {
+        self.since.add(commit.records.len());
+        let table = &mut self.table;
+        apply(&mut self.state, commit, |record| table.record(record))?;
+        if commit.header.fence.is_some() {
+            self.table.fence(commit.header.seq, &self.state);
+        }
+        Ok(())
+    }
+}
+
 /// Replays the log and puts the fence, while the lease is renewed beside it; then confirms the lease.
 async fn take_over(
     log: &Log,
-    lease: &mut JournalLease,
+    lease: &mut BrokerLease,
     instance: HexName,
-) -> Result<(JournalState, LogWriter)> {
-    let mut state = JournalState::default();
-    let fenced = fence(log, lease, instance, &mut state).await?;
+) -> Result<(Replayed, LogWriter)> {
+    let mut replayed = Replayed::default();
+    let is_early = breaks("lease-confirmed-early") && lease.renew().await? == Renewed::Kept;
+    let fenced = fence(log, lease, instance, &mut replayed).await?;
     // Sent only now: an earlier renewal says nothing about the moment of the fence (rules B2 and B3).
-    let confirmed = fenced.confirm(|| async { Ok(lease.renew().await? == Renewed::Kept) }).await?;
-    Ok((state, confirmed.ok_or_else(superseded)?))
+    let confirmed = fenced.confirm(|| async { Ok(is_early || lease.renew().await? == Renewed::Kept) }).await?;
+    Ok((replayed, confirmed.ok_or_else(superseded)?))
 }
 
 async fn fence(
     log: &Log,
-    lease: &mut JournalLease,
+    lease: &mut BrokerLease,
     instance: HexName,
-    state: &mut JournalState,
+    replayed: &mut Replayed,
 ) -> Result<FencedLog> {
     let client = lease.client().clone();
     let JournalFields { snapshot, trusted_until, .. } = *lease.fields();
     let holder = LogHolder { epoch: lease.epoch(), instance };
     let fence = || Ok(Fence { trusted_until, at: client.known_now()?.latest_known() });
-    let taking = pin!(log.take_over(&holder, snapshot, fence, |commit| apply(state, &commit)));
+    let taking = async {
+        if snapshot != LogPosition::START {
+            replayed.table = ChunkTable::new(load(&client, snapshot, &mut replayed.state).await?);
+        }
+        log.take_over(&holder, snapshot, fence, |commit| replayed.apply(&commit)).await
+    };
+    let taking = pin!(taking);
     let taken = match select(taking, pin!(keep_renewed(lease))).await {
-        Either::Left((taken, _)) => taken?,
-        Either::Right((error, _)) => return Err(error),
+        Either::Left((taken, _)) => taken,
+        Either::Right((error, _)) => Err(error),
     };
     match taken {
-        TakeOver::Fenced(fenced) => Ok(fenced),
-        TakeOver::Superseded => Err(superseded()),
-        TakeOver::Mismatch(error) => Err(judge(lease, error).await),
+        Ok(TakeOver::Fenced(fenced)) => Ok(fenced),
+        Ok(TakeOver::Superseded) => Err(superseded()),
+        Ok(TakeOver::Mismatch(error)) => Err(judge(lease, error).await),
+        // A part of the snapshot may be missing because later holders have replaced it.
+        Err(error) if error.kind() == Kind::Corrupt => Err(judge(lease, error).await),
+        Err(error) => Err(error),
     }
 }
 
-/// Applies a commit to the state.
-pub(super) fn apply(state: &mut JournalState, commit: &Commit) -> Result<()> {
+/// Applies a commit to the state, and shows its records before.
+pub(super) fn apply(
+    state: &mut JournalState,
+    commit: &Commit,
+    mut on_record: impl FnMut(&JournalRecord),
+) -> Result<()> {
     if let Some(Fence { trusted_until, at }) = commit.header.fence {
         if breaks("unheard-extended") {
             hear_all(state, at)?;
@@ -136,10 +180,16 @@ pub(super) fn apply(state: &mut JournalState, commit: &Commit) -> Result<()> {
         state.fence(at, trusted_until);
         return Ok(());
     }
-    let in_commit = |error: Error| {
-        Error::new(error.kind(), format!("commit {}: {error}", commit.header.seq)).because(error)
-    };
-    state.replay(&commit.records).map_err(in_commit)
+    let lines = commit.records.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let mut records = lines.map(|line| {
+        let record = JournalRecord::read(line)?;
+        on_record(&record);
+        state.apply(record)
+    });
+    let seq = commit.header.seq;
+    records.try_for_each(|applied| applied).map_err(|error: Error| {
+        Error::new(error.kind(), format!("commit {seq} of the journal: {error}")).because(error)
+    })
 }
 
 /// Marks every claim as renewed: for a mutant of rule C5.
@@ -150,10 +200,10 @@ fn hear_all(state: &mut JournalState, at: StoreTime) -> Result<()> {
 }
 
 /// Renews the lease until it is lost, and returns the error for that. A replay may take longer than the lease lasts.
-async fn keep_renewed(lease: &mut JournalLease) -> Error {
+async fn keep_renewed(lease: &mut BrokerLease) -> Error {
     let host = lease.client().host().clone();
     loop {
-        host.sleep(JournalLease::RENEWED_EVERY).await;
+        host.sleep(JOURNAL_LEASE_RENEWED_EVERY).await;
         match lease.renew().await {
             Ok(Renewed::Kept) => {}
             Ok(Renewed::Lost) => return superseded(),
@@ -164,7 +214,7 @@ async fn keep_renewed(lease: &mut JournalLease) -> Error {
 
 /// Judges a log that does not continue the history: it is corrupt only if the lease, read afterwards, is still held (rule
 /// B12).
-pub(super) async fn judge(lease: &JournalLease, mismatch: Error) -> Error {
+pub(super) async fn judge(lease: &BrokerLease, mismatch: Error) -> Error {
     match lease::read(lease.client()).await {
         Ok(Some(found)) if lease.is_same_claim(&found) => mismatch,
         Ok(_) => superseded(),

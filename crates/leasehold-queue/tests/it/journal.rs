@@ -1,6 +1,7 @@
 //! The journal layout over a store in memory, in tokio's paused time.
 
 #![expect(clippy::disallowed_methods, reason = "the time of these tests is tokio's, which is paused")]
+mod snapshots;
 
 use futures::TryStreamExt;
 use leasehold_core::ids::TaskTypes;
@@ -10,7 +11,7 @@ use leasehold_queue::inspect::Filter;
 use leasehold_queue::source::{ClaimStatus, DrainWait, Slots, TaskInSlot, TaskSource, WorkerInfo};
 use leasehold_queue::testing::TokioTimeHost;
 use leasehold_queue::{LayoutName, Queue, QueueConfig, Settlement, Transition, UniqueKey, break_lease};
-use leasehold_store::{Client, Host, MemoryStore, Store};
+use leasehold_store::{Client, Host, MemoryStore, Store, When};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +44,11 @@ impl Journal {
     async fn process_over(&self, store: Arc<dyn Store>) -> Queue {
         let config = QueueConfig { layout: Some(LayoutName::Journal), ..QueueConfig::default() };
         Queue::with_config(Client::new(store, self.host.clone()), config).await.unwrap()
+    }
+
+    /// Puts an object, whatever is there.
+    async fn overwrite(&self, key: &str, body: Vec<u8>) {
+        self.store.put(key, body.into(), &When::Always).await.unwrap();
     }
 
     async fn commits(&self) -> usize {

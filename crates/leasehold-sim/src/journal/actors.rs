@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::checker::JournalChecker;
+use super::pace::Pace;
 use super::source::{RecordedSource, Recorder};
 use crate::alarm::Alarm;
 use crate::executor::ProcessId;
@@ -23,17 +24,15 @@ use crate::world::World;
 
 pub(super) const NODES: usize = 3;
 pub(super) const SECOND: Duration = Duration::from_secs(1);
-/// Maximum pause between two submits, and between two operations.
+/// Maximum pause between two sessions, and between two reads without the lease.
 const REST_MAX: Duration = Duration::from_secs(8);
 /// Maximum time for which a task is waited for.
 const WAIT_MAX: Duration = Duration::from_secs(15);
-/// Maximum time for which a process works before it hands over.
-const SESSION_MAX: Duration = Duration::from_mins(1);
+/// Maximum time for which a node works before it hands over, after faults have stopped.
+const CALM_SESSION_MAX: Duration = Duration::from_mins(1);
 /// Maximum time between two cuts of a link, and the longest of them: longer than the lease on the journal and a claim.
 const CUT_EVERY_MAX: Duration = Duration::from_mins(2);
 const CUT_MAX: Duration = Duration::from_secs(90);
-/// Maximum time between two lease breaks.
-const BREAK_EVERY_MAX: Duration = Duration::from_mins(2);
 
 /// All actors, and the state they share.
 #[derive(Clone)]
@@ -41,8 +40,7 @@ pub(super) struct JournalActors {
     pub(super) checker: JournalChecker,
     pub(super) alarm: Alarm,
     trace: Trace,
-    /// Lifetime of a claim without renewal.
-    pub(super) lease: Duration,
+    pub(super) pace: Pace,
     has_faults: bool,
     /// Submits that each node still has to make, newest last.
     orders: Arc<[Mutex<NodeSubmits>; NODES]>,
@@ -71,8 +69,9 @@ enum SessionEnd {
 impl JournalActors {
     pub(super) fn new(world: &World, checker: JournalChecker, rng: &mut SimRandom) -> Self {
         let orders: [Mutex<NodeSubmits>; NODES] = Default::default();
-        for number in 0..15 + rng.below(15) {
-            let (order, node) = (PlannedSubmit::new(number, rng), rng.index(NODES));
+        let pace = Pace::random(rng);
+        for number in 0..pace.submits {
+            let (order, node) = (pace.submit(number, rng), rng.index(NODES));
             let is_there = !world.omissions().without.contains(&node_name(node));
             if is_there && world.omissions().tasks.is_none_or(|tasks| number < tasks) {
                 checker.expect(1);
@@ -83,7 +82,7 @@ impl JournalActors {
             checker,
             alarm: world.alarm().clone(),
             trace: world.trace().clone(),
-            lease: rng.between(Duration::from_secs(8), Duration::from_secs(40)),
+            pace,
             has_faults: world.faults() != Faults::none(),
             orders: Arc::new(orders),
         }
@@ -128,13 +127,17 @@ impl JournalActors {
             let queue = self.connect(&host, client.clone(), &node_name(node)).await;
             self.session(node, &host, queue).await;
             host.sleep(host.random_below(REST_MAX)).await;
+            // Nothing is left to do, but delayed requests still arrive.
+            while self.checker.is_at_rest() {
+                host.sleep(Duration::from_mins(1)).await;
+            }
         }
     }
 
     pub(super) async fn connect(&self, host: &SimHost, client: Client, by: &str) -> Queue {
         let layout = Some(LayoutName::Journal);
         loop {
-            let config = QueueConfig { layout, by: by.to_owned(), ..QueueConfig::default() };
+            let config = QueueConfig { layout, by: by.to_owned(), snapshots: self.pace.snapshots, ..QueueConfig::default() };
             match Queue::with_config(client.clone(), config).await {
                 Ok(queue) => return queue,
                 Err(error) => {
@@ -155,11 +158,11 @@ impl JournalActors {
         let (actors, own, working, stop) = (self.clone(), host.clone(), queue.clone(), shutdown.clone());
         let worker = host.spawn(Box::pin(async move { actors.work(node, &own, &working, stop).await }));
         let end = self.random_end(host);
-        host.sleep(host.random_below(SESSION_MAX)).await;
+        host.sleep(host.random_below(self.session_max())).await;
         self.note(host, format!("ends its session: {end:?}"));
         if end == SessionEnd::ClosedBefore {
             self.close(host, &queue).await;
-            host.sleep(host.random_below(SESSION_MAX)).await;
+            host.sleep(host.random_below(self.session_max())).await;
         }
         drop((producer, operator));
         if std::mem::take(&mut lock(&self.orders[node]).is_open) {
@@ -172,6 +175,11 @@ impl JournalActors {
         }
         worker.await;
         self.close(host, &queue).await;
+    }
+
+    /// Without faults every node gets its turn soon.
+    fn session_max(&self) -> Duration {
+        if self.checker.is_calm() { self.pace.session.min(CALM_SESSION_MAX) } else { self.pace.session }
     }
 
     fn random_end(&self, host: &SimHost) -> SessionEnd {
@@ -189,7 +197,7 @@ impl JournalActors {
 
     async fn produce(&self, node: usize, host: &SimHost, queue: &Queue) {
         loop {
-            host.sleep(host.random_below(REST_MAX)).await;
+            host.sleep(host.random_below(self.pace.submit_every)).await;
             let order = {
                 let mut orders = lock(&self.orders[node]);
                 let Some(order) = orders.left.pop() else { return };
@@ -241,7 +249,7 @@ impl JournalActors {
         let (actors, own) = (self.clone(), host.clone());
         let options = WorkerOptions {
             concurrency: 3,
-            lease: self.lease,
+            lease: self.pace.lease,
             polling: Polling { min: SECOND, ..Polling::default() },
             drain: Duration::from_secs(8),
             ..WorkerOptions::default()
@@ -257,7 +265,7 @@ impl JournalActors {
     /// Operates and reads through the queue of a node.
     async fn operate(&self, node: usize, host: &SimHost, queue: &Queue) {
         while !self.checker.is_calm() {
-            host.sleep(host.random_below(REST_MAX)).await;
+            host.sleep(host.random_below(self.pace.operate_every)).await;
             let Some(id) = self.random_task(host) else { continue };
             match host.random() % 7 {
                 0 => self.operate_once(node, host, queue, id, Event::Cancel).await,
@@ -319,7 +327,7 @@ impl JournalActors {
         // The first request teaches the clock.
         drop(self.connect(&host, client.clone(), "breaker").await);
         loop {
-            host.sleep(host.random_below(BREAK_EVERY_MAX)).await;
+            host.sleep(host.random_below(self.pace.break_every)).await;
             if self.checker.is_calm() {
                 return;
             }

@@ -14,7 +14,8 @@ use super::answers::{Answers, LogView, SentAt, check_kind};
 use super::claims::{ClaimName, Claims, RecordedAnswer};
 use super::raw_log::{self, RawCommit, RawLog};
 use super::raw_tasks::{RawTasks, difference};
-use crate::bucket::{BucketChange, SimBucket};
+use super::snapshots;
+use crate::bucket::{BucketChange, BucketObjects, SimBucket};
 use crate::executor::{Executor, ProcessId};
 
 /// Checker of this scenario. Clones share its state.
@@ -32,6 +33,14 @@ struct Observed {
     tasks: RawTasks,
     /// State that a broker would replay.
     replay: JournalState,
+    /// Commits so far.
+    commits: Vec<RawCommit>,
+    /// Snapshot that the lease names.
+    snapshot: u64,
+    /// Number of snapshots that the lease has named.
+    snapshots: u64,
+    /// Number of commits and parts of snapshots that were created.
+    created: u64,
     claims: Claims,
     answers: Answers,
     /// Time of the last fence.
@@ -67,11 +76,23 @@ impl JournalChecker {
     }
 
     /// Checks a change of the bucket.
-    pub(super) fn check_change(&self, change: &BucketChange) -> CheckResult {
+    pub(super) fn check_change(&self, change: &BucketChange, objects: &BucketObjects) -> CheckResult {
         crate::leases::check_change(change)?;
         let (now, at, mut observed) = (self.reliable_now_ms(), self.now(), self.observed());
-        let Some(commit) = observed.log.change(change)? else { return Ok(()) };
-        observed.committed(&commit, at, now).map_err(|why| format!("{why} (commit {})", commit.seq))
+        observed.created += u64::from(is_part_of_journal(&change.key) && change.before.is_none());
+        if let Some(commit) = observed.log.change(change)? {
+            observed.committed(&commit, at, now).map_err(|why| format!("{why} (commit {})", commit.seq))?;
+            observed.commits.push(commit);
+            return Ok(());
+        }
+        let snapshot = observed.log.snapshot();
+        let is_new = std::mem::replace(&mut observed.snapshot, snapshot) != snapshot;
+        observed.snapshots += u64::from(is_new);
+        // Deleted parts of older snapshots must not be parts of this one.
+        match snapshot > 0 && (is_new || change.after.is_none()) {
+            true => snapshots::check(snapshot, objects, &observed.commits, &observed.replay),
+            false => Ok(()),
+        }
     }
 
     /// Extent of the log at this moment, at which a request is sent.
@@ -185,9 +206,9 @@ impl JournalChecker {
         self.is_calm() && observed.producing == 0 && observed.tasks.iter().all(is_final)
     }
 
-    /// Number of commits in the log.
-    pub(super) fn commits(&self) -> u64 {
-        self.observed().log.len()
+    /// Number of commits and parts of snapshots that were created.
+    pub(super) fn created(&self) -> u64 {
+        self.observed().created
     }
 
     /// Returns a summary.
@@ -198,11 +219,10 @@ impl JournalChecker {
             *counts.entry(task.now().status()).or_default() += 1;
         }
         let Answers { acknowledged, unknown, reads, .. } = &observed.answers;
-        let (commits, fences, claims) =
-            (observed.log.len(), observed.log.fences(), observed.claims.summary());
-        let acknowledged = acknowledged.len();
+        let (commits, fences, claims) = (observed.log.len(), observed.log.fences(), observed.claims.summary());
+        let (acknowledged, snapshots) = (acknowledged.len(), observed.snapshots);
         format!(
-            "{acknowledged} acknowledged, {unknown} unknown, {commits} commits, {fences} fences, {claims}, {reads} reads, {counts:?}"
+            "{acknowledged} acknowledged, {unknown} unknown, {commits} commits, {fences} fences, {snapshots} snapshots, {claims}, {reads} reads, {counts:?}"
         )
     }
 
@@ -272,6 +292,11 @@ impl Observed {
             Ok(())
         }
     }
+}
+
+/// True for commits and parts of snapshots.
+fn is_part_of_journal(key: &str) -> bool {
+    ["log/", "state/", "snapshot/"].iter().any(|part| key.strip_prefix("journal/0/").is_some_and(|key| key.starts_with(part)))
 }
 
 impl fmt::Debug for JournalChecker {

@@ -21,7 +21,7 @@ impl JournalActors {
         };
         let _guard = RunGuard { checker: self.checker.clone(), run };
         let (kind, attempt) = (context.task().task_type.to_string(), context.attempt());
-        let most = if kind == "long" { self.lease * 3 } else { SECOND * 2 };
+        let most = if kind == "long" { self.pace.lease * 4 } else { SECOND * 2 };
         let until = self.checker.now() + host.random_below(most);
         loop {
             self.alarm.check(self.checker.check_running(run));

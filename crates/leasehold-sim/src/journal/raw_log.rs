@@ -62,6 +62,11 @@ impl RawLog {
         }
     }
 
+    /// Snapshot that the lease names: the number of its last commit.
+    pub(super) fn snapshot(&self) -> u64 {
+        self.lease.as_ref().and_then(|lease| lease.0["snapshot"]["seq"].as_u64()).unwrap_or(0)
+    }
+
     /// Number of commits.
     pub(super) fn len(&self) -> u64 {
         self.chain.len() as u64

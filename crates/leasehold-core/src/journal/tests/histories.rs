@@ -5,7 +5,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::world::{JournalWorld, minutes, secs};
+use super::broker::{TestBroker, minutes, secs};
 use crate::ids::{TaskId, TaskTypes};
 use crate::journal::{ChangeKind, JournalRecord, JournalState};
 use crate::new_task::{NewTask, Start};
@@ -79,7 +79,7 @@ fn op() -> impl Strategy<Value = Op> {
 const TYPES: [&str; 3] = ["resize", "shrink", "crop"];
 const WORKERS: [&str; 3] = ["w1", "w2", "w3"];
 
-fn run(world: &mut JournalWorld, op: &Op) {
+fn run(broker: &mut TestBroker, op: &Op) {
     match op {
         Op::Submit { task_type, priority, delay, expiry, key, input } => {
             let new_task = NewTask {
@@ -96,56 +96,56 @@ fn run(world: &mut JournalWorld, op: &Op) {
                 ..UniqueKey::new(format!("key {key}"))
             });
             // The only error is that the key belongs to another task.
-            let _ = world.submit_task(new_task, key);
+            let _ = broker.submit_task(new_task, key);
         }
         Op::Claim { worker, slots, task_type } => {
             let name =
                 |task_type: u8| crate::Name::checked("task type", TYPES[usize::from(task_type)]).unwrap();
             let types =
                 task_type.map_or(TaskTypes::all(), |task_type| [name(task_type)].into_iter().collect());
-            world.claim_types(WORKERS[usize::from(*worker)], *slots, types);
+            broker.claim_types(WORKERS[usize::from(*worker)], *slots, types);
         }
         Op::Renew { worker, progress } => {
-            world
+            broker
                 .renew_with(WORKERS[usize::from(*worker)], progress.map(|progress| json!(progress)).as_ref());
         }
-        Op::Settle { claim, how } if !world.claims.is_empty() => {
-            let claim = world.claims[claim % world.claims.len()].clone();
-            world.settle(&claim, settlement(*how));
+        Op::Settle { claim, how } if !broker.claims.is_empty() => {
+            let claim = broker.claims[claim % broker.claims.len()].clone();
+            broker.settle(&claim, settlement(*how, broker));
         }
-        Op::Operate { task, how } if !world.objects.is_empty() => {
-            let id = *world.objects.keys().nth(task % world.objects.len()).unwrap();
-            let at = world.now().earliest.plus(secs(90));
+        Op::Operate { task, how } if !broker.objects.is_empty() => {
+            let id = *broker.objects.keys().nth(task % broker.objects.len()).unwrap();
+            let at = broker.now().earliest.plus(secs(90));
             let event = [Event::Cancel, Event::Retry, Event::Reschedule { at }][usize::from(*how)].clone();
-            world.operate(id, &event).unwrap();
+            broker.operate(id, &event).unwrap();
         }
         Op::Settle { .. } | Op::Operate { .. } => {}
-        Op::Tick => drop(world.tick()),
-        Op::Purge { older_than } => drop(world.purge(secs((*older_than).into()))),
-        Op::TakeOver => world.take_over(),
-        Op::Pass { millis } => world.pass(Duration::from_millis((*millis).into())),
-        Op::Blur { millis } => world.blur(Duration::from_millis((*millis).into())),
+        Op::Tick => drop(broker.tick()),
+        Op::Purge { older_than } => drop(broker.purge(secs((*older_than).into()))),
+        Op::TakeOver => broker.take_over(),
+        Op::Pass { millis } => broker.pass(Duration::from_millis((*millis).into())),
+        Op::Blur { millis } => broker.blur(Duration::from_millis((*millis).into())),
     }
 }
 
-fn settlement(how: u8) -> Settlement {
+fn settlement(how: u8, broker: &TestBroker) -> Settlement {
     let error = "oh".to_owned();
     match how {
         0 => Settlement::complete(json!("done")),
         1 => Settlement::Fail { error, retryable: true, after: None },
         2 => Settlement::Fail { error, retryable: false, after: None },
         3 => Settlement::Exhaust { error, max_attempts: 1 },
-        4 => Settlement::Snooze(minutes(1)),
+        4 => Settlement::Snooze(broker.now().earliest.plus(minutes(1))),
         5 => Settlement::Release,
         _ => Settlement::Stop,
     }
 }
 
 /// Checks that a log is a legal history, line by line.
-fn check_log(world: &JournalWorld) {
+fn check_log(broker: &TestBroker) {
     let mut state = JournalState::default();
     let mut known: BTreeMap<TaskId, (u64, Status)> = BTreeMap::new();
-    for line in world.lines() {
+    for line in broker.lines() {
         let record = JournalRecord::read(line.as_bytes()).unwrap();
         state.apply(record.clone()).unwrap();
         match record {
@@ -194,37 +194,37 @@ fn is_legal(kind: ChangeKind, from: Status, to: Status) -> bool {
 proptest! {
     #[test]
     fn any_history_is_legal_and_can_be_replayed(ops in prop::collection::vec(op(), 0..80)) {
-        let mut world = JournalWorld::new();
+        let mut broker = TestBroker::new();
         for (number, op) in ops.iter().enumerate() {
-            run(&mut world, op);
+            run(&mut broker, op);
             // A check replays the whole log.
             if number % 8 == 0 {
-                world.check();
+                broker.check();
             }
         }
-        world.check();
-        check_log(&world);
+        broker.check();
+        check_log(&broker);
     }
 
-    /// A worker that trusts its claim has it (P2): the assertion is in the world's tick. Workers renew in time and brokers
+    /// A worker that trusts its claim has it (P2): the assertion is in the broker's tick. Workers renew in time and brokers
     /// come and go, until the time is far beyond every lease.
     #[test]
     fn no_claim_times_out_before_the_time_that_its_worker_was_promised(
         ops in prop::collection::vec((0u8..4, 0u32..40_000), 1..60),
     ) {
-        let mut world = JournalWorld::new();
-        world.submit("resize");
-        world.submit("shrink");
-        world.claim("w1", 1);
+        let mut broker = TestBroker::new();
+        broker.submit("resize");
+        broker.submit("shrink");
+        broker.claim("w1", 1);
         for (how, millis) in ops {
-            world.pass(Duration::from_millis(millis.into()));
+            broker.pass(Duration::from_millis(millis.into()));
             match how {
-                0 => drop(world.renew("w1")),
-                1 => world.take_over(),
-                2 => drop(world.claim("w1", 1)),
-                _ => drop(world.tick()),
+                0 => drop(broker.renew("w1")),
+                1 => broker.take_over(),
+                2 => drop(broker.claim("w1", 1)),
+                _ => drop(broker.tick()),
             }
         }
-        world.check();
+        broker.check();
     }
 }

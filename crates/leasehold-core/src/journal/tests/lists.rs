@@ -3,7 +3,7 @@
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::world::{JournalWorld, minutes, secs, worker};
+use super::broker::{TestBroker, minutes, secs, worker};
 use crate::filter::Filter;
 use crate::ids::TaskIdPrefix;
 use crate::new_task::{NewTask, Start};
@@ -14,16 +14,16 @@ use crate::unique::UniqueKey;
 
 #[test]
 fn a_list_has_pages_in_the_order_of_the_ids() {
-    let mut world = JournalWorld::new();
-    let all: Vec<_> = (0..10).map(|n| world.submit(["a", "b"][n % 2])).collect();
+    let mut broker = TestBroker::new();
+    let all: Vec<_> = (0..10).map(|n| broker.submit(["a", "b"][n % 2])).collect();
     let tagged =
         NewTask { tags: [("customer".into(), "7".into())].into(), ..NewTask::new("b", json!(1)).unwrap() };
-    let tagged = world.submit_task(tagged, None).unwrap().id;
-    world.claim("w1", 3);
+    let tagged = broker.submit_task(tagged, None).unwrap().id;
+    broker.claim("w1", 3);
     let list = |filter: &Filter| {
         let (mut ids, mut pages, mut after) = (Vec::new(), 0, None);
         loop {
-            let page = world.state.list(filter, after, 4).unwrap();
+            let page = broker.state.list(filter, after, 4).unwrap();
             ids.extend(page.tasks.iter().map(|task| task.id));
             pages += 1;
             after = page.next;
@@ -44,11 +44,11 @@ fn a_list_has_pages_in_the_order_of_the_ids() {
 
 #[test]
 fn an_id_is_found_by_its_first_characters() {
-    let mut world = JournalWorld::new();
-    let first = world.submit("a");
-    world.pass(minutes(10_000));
-    let second = world.submit("a");
-    let find = |text: &str| world.state.find(&text.parse::<TaskIdPrefix>().unwrap());
+    let mut broker = TestBroker::new();
+    let first = broker.submit("a");
+    broker.pass(minutes(10_000));
+    let second = broker.submit("a");
+    let find = |text: &str| broker.state.find(&text.parse::<TaskIdPrefix>().unwrap());
     assert_eq!(find(&first.to_string()[..9]), BTreeSet::from([first]));
     assert_eq!(find(&second.to_string()[..12]), BTreeSet::from([second]));
     assert_eq!(find(&first.to_string()[..4]), BTreeSet::from([first, second]));
@@ -57,73 +57,73 @@ fn an_id_is_found_by_its_first_characters() {
 
 #[test]
 fn counts_are_by_type_and_status() {
-    let mut world = JournalWorld::new();
+    let mut broker = TestBroker::new();
     for _ in 0..3 {
-        world.submit("a");
+        broker.submit("a");
     }
-    world.submit("b");
+    broker.submit("b");
     let later = NewTask { start: Start::After(minutes(5)), ..NewTask::new("b", json!(1)).unwrap() };
-    world.submit_task(later, None).unwrap();
-    let claims = world.claim("w1", 2);
-    world.settle(&claims[0], Settlement::complete(json!(1)));
-    world.pass(secs(90));
-    let counts = world.state.counts();
+    broker.submit_task(later, None).unwrap();
+    let claims = broker.claim("w1", 2);
+    broker.settle(&claims[0], Settlement::complete(json!(1)));
+    broker.pass(secs(90));
+    let counts = broker.state.counts();
     assert_eq!((counts.due, counts.scheduled), (2, 1));
     assert_eq!(counts.oldest_due.unwrap().to_string(), "20231114-2213");
     let a = BTreeMap::from([(Status::Pending, 1), (Status::Running, 1), (Status::Completed, 1)]);
     let b = BTreeMap::from([(Status::Pending, 2)]);
     let name = |name| crate::Name::checked("task type", name).unwrap();
     assert_eq!(counts.types, BTreeMap::from([(name("a"), a), (name("b"), b)]));
-    let held: Vec<_> = world.state.workers().map(|(worker, tasks)| (worker.clone(), tasks.len())).collect();
+    let held: Vec<_> = broker.state.workers().map(|(worker, tasks)| (worker.clone(), tasks.len())).collect();
     assert_eq!(held, [(worker("w1"), 1)]);
 }
 
 #[test]
 fn a_type_without_tasks_is_forgotten() {
-    let mut world = JournalWorld::new();
+    let mut broker = TestBroker::new();
     let day = minutes(24 * 60);
     for round in 0..50 {
-        world.submit(&format!("type-{round}"));
-        let claim = world.claim("w1", 1).remove(0);
-        world.settle(&claim, Settlement::complete(json!(1)));
-        world.pass(day + secs(1));
-        assert_eq!(world.purge(secs(0)), 1);
+        broker.submit(&format!("type-{round}"));
+        let claim = broker.claim("w1", 1).remove(0);
+        broker.settle(&claim, Settlement::complete(json!(1)));
+        broker.pass(day + secs(1));
+        assert_eq!(broker.purge(secs(0)), 1);
     }
-    assert!(world.state.is_empty());
-    assert_eq!(world.state.counts().types, BTreeMap::new());
-    let types = format!("{:?}", world.state.indexes.types);
+    assert!(broker.state.is_empty());
+    assert_eq!(broker.state.counts().types, BTreeMap::new());
+    let types = format!("{:?}", broker.state.indexes.types);
     assert!(types.len() < 400, "{types}");
 }
 
 #[test]
 fn a_purge_keeps_new_tasks_and_those_whose_key_can_be_used() {
-    let mut world = JournalWorld::new();
+    let mut broker = TestBroker::new();
     let (hour, day) = (minutes(60), minutes(24 * 60));
-    let plain = world.submit("a");
+    let plain = broker.submit("a");
     let keyed = NewTask::new("a", json!(1)).unwrap();
     let keyed =
-        world.submit_task(keyed, Some(UniqueKey { lifetime: day, ..UniqueKey::new("k") })).unwrap().id;
+        broker.submit_task(keyed, Some(UniqueKey { lifetime: day, ..UniqueKey::new("k") })).unwrap().id;
     let waiting = NewTask { start: Start::After(day * 9), ..NewTask::new("a", json!(1)).unwrap() };
-    let waiting = world.submit_task(waiting, None).unwrap().id;
-    for claim in world.claim("w1", 9) {
-        world.settle(&claim, Settlement::complete(json!(1)));
+    let waiting = broker.submit_task(waiting, None).unwrap().id;
+    for claim in broker.claim("w1", 9) {
+        broker.settle(&claim, Settlement::complete(json!(1)));
     }
-    let purge = |world: &JournalWorld, id, statuses: &[Status], older_than| {
+    let purge = |broker: &TestBroker, id, statuses: &[Status], older_than| {
         let retention = Retention { statuses: statuses.to_vec(), older_than };
-        world.state.purge_task(&id, &retention, &world.context()).answer.unwrap()
+        broker.state.purge_task(&id, &retention, &broker.context()).answer.unwrap()
     };
-    world.pass(hour);
-    assert_eq!(purge(&world, plain, &[], secs(0)), Purged::TooNew);
-    assert_eq!(purge(&world, plain, &[], hour * 2), Purged::Kept);
-    world.pass(day);
-    assert_eq!(purge(&world, plain, &[Status::Failed], secs(0)), Purged::Kept);
-    assert_eq!(purge(&world, plain, &[Status::Completed], secs(0)), Purged::Deleted);
-    assert_eq!(purge(&world, keyed, &[], secs(0)), Purged::Kept);
-    assert_eq!(purge(&world, waiting, &[], secs(0)), Purged::Kept);
-    assert_eq!(world.purge(secs(0)), 1);
-    assert_eq!(world.state.get(&plain).unwrap(), None);
-    world.pass(day);
-    assert_eq!(world.purge(secs(0)), 1, "the key has expired a day ago");
-    assert_eq!(world.state.len(), 1);
-    world.check();
+    broker.pass(hour);
+    assert_eq!(purge(&broker, plain, &[], secs(0)), Purged::TooNew);
+    assert_eq!(purge(&broker, plain, &[], hour * 2), Purged::Kept);
+    broker.pass(day);
+    assert_eq!(purge(&broker, plain, &[Status::Failed], secs(0)), Purged::Kept);
+    assert_eq!(purge(&broker, plain, &[Status::Completed], secs(0)), Purged::Deleted);
+    assert_eq!(purge(&broker, keyed, &[], secs(0)), Purged::Kept);
+    assert_eq!(purge(&broker, waiting, &[], secs(0)), Purged::Kept);
+    assert_eq!(broker.purge(secs(0)), 1);
+    assert_eq!(broker.state.get(&plain).unwrap(), None);
+    broker.pass(day);
+    assert_eq!(broker.purge(secs(0)), 1, "the key has expired a day ago");
+    assert_eq!(broker.state.len(), 1);
+    broker.check();
 }

@@ -4,44 +4,44 @@ use proptest::prelude::*;
 use serde_json::json;
 use std::time::Duration;
 
-use super::world::{JournalWorld, minutes, secs};
+use super::broker::{TestBroker, minutes, secs};
 use crate::error::Kind;
 use crate::journal::{EncodedTask, JournalRecord, JournalState, JournalTask};
 use crate::settlement::Settlement;
 use crate::step::Event;
 
 /// A log with every kind of record.
-fn world() -> JournalWorld {
-    let mut world = JournalWorld::new();
-    let ids: Vec<_> = (0..9).map(|n| world.submit_input("resize", json!({"n": n}))).collect();
-    let claims = world.claim("w1", 6);
-    world.take_over();
-    world.renew("w1");
+fn broker() -> TestBroker {
+    let mut broker = TestBroker::new();
+    let ids: Vec<_> = (0..9).map(|n| broker.submit_input("resize", json!({"n": n}))).collect();
+    let claims = broker.claim("w1", 6);
+    broker.take_over();
+    broker.renew("w1");
     let settlements = [
         Settlement::complete(json!({"size": 3})),
         Settlement::Fail { error: "no \"disk\"\n".into(), retryable: true, after: Some(secs(5)) },
-        Settlement::Snooze(minutes(9)),
+        Settlement::Snooze(broker.now().earliest.plus(minutes(9))),
         Settlement::Release,
     ];
     for (claim, settlement) in claims.iter().zip(settlements) {
-        world.settle(claim, settlement);
+        broker.settle(claim, settlement);
     }
-    world.operate(ids[4], &Event::Cancel).unwrap();
-    world.settle(&claims[4], Settlement::Stop);
-    world.operate(ids[6], &Event::Reschedule { at: world.now().earliest.plus(minutes(3)) }).unwrap();
-    world.operate(ids[7], &Event::Cancel).unwrap();
-    world.operate(ids[7], &Event::Retry).unwrap();
-    world.submit_expiring(secs(30));
-    world.pass(minutes(2));
-    world.tick();
-    world.pass(Duration::from_hours(49));
-    world.purge(secs(0));
-    world
+    broker.operate(ids[4], &Event::Cancel).unwrap();
+    broker.settle(&claims[4], Settlement::Stop);
+    broker.operate(ids[6], &Event::Reschedule { at: broker.now().earliest.plus(minutes(3)) }).unwrap();
+    broker.operate(ids[7], &Event::Cancel).unwrap();
+    broker.operate(ids[7], &Event::Retry).unwrap();
+    broker.submit_expiring(secs(30));
+    broker.pass(minutes(2));
+    broker.tick();
+    broker.pass(Duration::from_hours(49));
+    broker.purge(secs(0));
+    broker
 }
 
 #[test]
 fn a_log_is_readable() {
-    let log = world().log_text();
+    let log = broker().log_text();
     for kind in [
         "submit",
         "claim",
@@ -65,7 +65,7 @@ fn a_log_is_readable() {
 
 #[test]
 fn records_are_read_as_they_were_written() {
-    for line in world().log_text().lines().filter(|line| line.starts_with('{')) {
+    for line in broker().log_text().lines().filter(|line| line.starts_with('{')) {
         let mut written = Vec::new();
         JournalRecord::read(line.as_bytes()).unwrap().write(&mut written);
         assert_eq!(String::from_utf8(written).unwrap(), format!("{line}\n"));
@@ -74,8 +74,8 @@ fn records_are_read_as_they_were_written() {
 
 #[test]
 fn the_head_of_a_task_is_that_of_its_encoding() {
-    let world = world();
-    for (id, body) in world.state.encoded_after(None) {
+    let broker = broker();
+    for (id, body) in broker.state.encoded_from(None) {
         let (read, task) = (EncodedTask::read(&body).unwrap(), JournalTask::decode(&body).unwrap());
         assert_eq!((read.id(), &read), (id, &task.encode()));
     }
@@ -83,7 +83,7 @@ fn the_head_of_a_task_is_that_of_its_encoding() {
 
 #[test]
 fn corrupt_records_are_explained() {
-    let id = world().submit("resize");
+    let id = broker().submit("resize");
     let lines = [
         String::new(),
         "null".into(),
@@ -117,13 +117,13 @@ fn corrupt_records_are_explained() {
 
 #[test]
 fn records_out_of_order_are_corrupt() {
-    let mut world = JournalWorld::new();
-    world.submit("resize");
-    let claim = world.claim("w1", 1).remove(0);
-    world.take_over();
-    world.renew("w1");
-    world.settle(&claim, Settlement::Release);
-    let log = world.log_text();
+    let mut broker = TestBroker::new();
+    broker.submit("resize");
+    let claim = broker.claim("w1", 1).remove(0);
+    broker.take_over();
+    broker.renew("w1");
+    broker.settle(&claim, Settlement::Release);
+    let log = broker.log_text();
     let lines: Vec<_> = log.lines().filter(|line| line.starts_with('{')).collect();
     let [submit, claim, heard, release] = lines[..] else { panic!("{log}") };
     let errors: Vec<_> = [
@@ -151,7 +151,7 @@ proptest! {
     /// Lines that are almost right: one byte of a real log is changed, or the line ends early.
     #[test]
     fn no_damaged_line_panics(line in 0usize..30, place in 0usize..600, byte: u8, cut: bool) {
-        thread_local!(static LOG: String = world().log_text());
+        thread_local!(static LOG: String = broker().log_text());
         let mut state = JournalState::default();
         LOG.with(|log| {
             for (number, whole) in log.lines().filter(|line| line.starts_with('{')).enumerate() {
@@ -163,7 +163,7 @@ proptest! {
                 let _ = state.replay(&damaged);
             }
         });
-        for (id, _) in state.encoded_after(None) {
+        for (id, _) in state.encoded_from(None) {
             let _ = state.get(&id);
         }
     }

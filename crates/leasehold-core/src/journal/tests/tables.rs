@@ -4,7 +4,7 @@ use serde_json::json;
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::world::{JournalWorld, MadeClaim, minutes, secs};
+use super::broker::{MadeClaim, TestBroker, minutes, secs};
 use crate::error::Result;
 use crate::ids::{HexName, TaskId};
 use crate::journal::decide::ClaimToRenew;
@@ -15,59 +15,59 @@ use crate::step::Event;
 use crate::task::{Status, Task};
 use crate::unique::UniqueKey;
 
-/// A world with one task, which was claimed at some time by claim `held`, and the id of that task.
+/// A broker with one task, which was claimed at some time by claim `held`, and the id of that task.
 struct Case {
     name: &'static str,
-    world: JournalWorld,
+    broker: TestBroker,
     id: TaskId,
     held: MadeClaim,
 }
 
 /// Events after the claim of a task, with a settlement that fails and one that fails permanently.
-type Story = fn(&mut JournalWorld, &MadeClaim, Settlement, Settlement);
+type Story = fn(&mut TestBroker, &MadeClaim, Settlement, Settlement);
 
-/// One world for each state with different decisions. Every task has the idempotency key `k`.
+/// One broker for each state with different decisions. Every task has the idempotency key `k`.
 fn cases() -> Vec<Case> {
     let fail = |retryable| Settlement::Fail { error: "oh".into(), retryable, after: None };
     let stories: [(&str, Story); 9] = [
         ("waiting, never claimed", |_, _, _, _| {}),
         ("running", |_, _, _, _| {}),
-        ("running, to be cancelled", |world, claim, _, _| drop(world.operate(claim.task, &Event::Cancel))),
-        ("waiting again", |world, claim, retryable, _| drop(world.settle(claim, retryable))),
-        ("waiting after a time-out", |world, _, _, _| {
-            world.pass(minutes(2));
-            world.tick();
+        ("running, to be cancelled", |broker, claim, _, _| drop(broker.operate(claim.task, &Event::Cancel))),
+        ("waiting again", |broker, claim, retryable, _| drop(broker.settle(claim, retryable))),
+        ("waiting after a time-out", |broker, _, _, _| {
+            broker.pass(minutes(2));
+            broker.tick();
         }),
-        ("completed", |world, claim, _, _| drop(world.settle(claim, Settlement::complete(json!(7))))),
-        ("failed", |world, claim, _, permanent| drop(world.settle(claim, permanent))),
-        ("cancelled", |world, claim, _, _| {
-            drop(world.settle(claim, Settlement::Release));
-            drop(world.operate(claim.task, &Event::Cancel));
+        ("completed", |broker, claim, _, _| drop(broker.settle(claim, Settlement::complete(json!(7))))),
+        ("failed", |broker, claim, _, permanent| drop(broker.settle(claim, permanent))),
+        ("cancelled", |broker, claim, _, _| {
+            drop(broker.settle(claim, Settlement::Release));
+            drop(broker.operate(claim.task, &Event::Cancel));
         }),
-        ("expired", |world, claim, _, _| {
-            drop(world.settle(claim, Settlement::Release));
-            world.pass(minutes(6));
-            world.tick();
+        ("expired", |broker, claim, _, _| {
+            drop(broker.settle(claim, Settlement::Release));
+            broker.pass(minutes(6));
+            broker.tick();
         }),
     ];
     let mut cases = Vec::new();
     for (name, story) in stories {
-        let mut world = JournalWorld::new();
+        let mut broker = TestBroker::new();
         let new_task = NewTask { expires_in: Some(minutes(5)), ..new_task() };
-        let id = world.submit_task(new_task, Some(UniqueKey::new("k"))).unwrap().id;
+        let id = broker.submit_task(new_task, Some(UniqueKey::new("k"))).unwrap().id;
         let lease_id = HexName::from_random(99);
         let mut held = MadeClaim {
-            worker: super::world::worker("w1"),
+            worker: super::broker::worker("w1"),
             task: id,
             lease_id,
-            promised: world.now().latest,
+            promised: broker.now().latest,
         };
         if name != "waiting, never claimed" {
-            held = world.claim("w1", 1).remove(0);
+            held = broker.claim("w1", 1).remove(0);
         }
-        story(&mut world, &held, fail(true), fail(false));
-        world.check();
-        cases.push(Case { name, world, id, held });
+        story(&mut broker, &held, fail(true), fail(false));
+        broker.check();
+        cases.push(Case { name, broker, id, held });
     }
     cases
 }
@@ -125,14 +125,14 @@ fn settlements() {
             "fail" => Settlement::Fail { error: error(), retryable: true, after: None },
             "fail permanently" => Settlement::Fail { error: error(), retryable: false, after: None },
             "exhaust" => Settlement::Exhaust { error: error(), max_attempts: 1 },
-            "snooze" => Settlement::Snooze(minutes(1)),
+            "snooze" => Settlement::Snooze(case.broker.now().earliest.plus(minutes(1))),
             "release" => Settlement::Release,
             _ => Settlement::Stop,
         };
         let other = HexName::from_random(98);
         let lease_id = if name == "another claim" { other } else { case.held.lease_id.clone() };
         let request = SettleRequest { task: case.id, lease_id, settlement };
-        case.world.state.settle(request, &case.world.context())
+        case.broker.state.settle(request, &case.broker.context())
     };
     let describe = |task: &Option<Task>| task.as_ref().map_or("lost".to_owned(), describe_task);
     insta::assert_snapshot!(table(&names, decide, describe));
@@ -145,9 +145,9 @@ fn operations() {
         let event = match name {
             "cancel" => Event::Cancel,
             "retry" => Event::Retry,
-            _ => Event::Reschedule { at: case.world.now().earliest.plus(minutes(1)) },
+            _ => Event::Reschedule { at: case.broker.now().earliest.plus(minutes(1)) },
         };
-        case.world.state.operate(&case.id, &event, &case.world.context())
+        case.broker.state.operate(&case.id, &event, &case.broker.context())
     };
     insta::assert_snapshot!(table(&names, decide, describe_operated));
 }
@@ -161,11 +161,11 @@ fn describe_operated(operated: &Operated) -> String {
 
 #[test]
 fn invalid_operations() {
-    let mut world = JournalWorld::new();
-    let (id, unknown) = (world.submit("resize"), TaskId::from_random(5));
-    let at = world.now().earliest.plus(Duration::from_hours(200_000));
+    let mut broker = TestBroker::new();
+    let (id, unknown) = (broker.submit("resize"), TaskId::from_random(5));
+    let at = broker.now().earliest.plus(Duration::from_hours(200_000));
     let rows = [(unknown, Event::Cancel), (id, Event::Reschedule { at }), (id, Event::Purge)]
-        .map(|(id, event)| row(&world.state.operate(&id, &event, &world.context()), describe_operated));
+        .map(|(id, event)| row(&broker.state.operate(&id, &event, &broker.context()), describe_operated));
     insta::assert_snapshot!(rows.join("\n"));
 }
 
@@ -177,12 +177,12 @@ fn renewals() {
         match name {
             "another claim" => lease_id = HexName::from_random(98),
             "unknown task" => task = TaskId::from_random(5),
-            "after a takeover" => case.world.take_over(),
+            "after a takeover" => case.broker.take_over(),
             _ => {}
         }
         let claims = vec![ClaimToRenew { task, lease_id, progress: None }];
         let request = RenewRequest { worker: case.held.worker.clone(), claims };
-        case.world.state.renew(request, &case.world.context())
+        case.broker.state.renew(request, &case.broker.context())
     };
     let describe = |answers: &Vec<Option<crate::journal::RenewedClaim>>| match answers[0] {
         None => "lost".to_owned(),
@@ -206,9 +206,12 @@ fn submits() {
         "the id, other input",
     ];
     let decide = |case: &mut Case, name: &str| {
-        let mut request =
-            SubmitRequest { id: case.world.fresh_id(), new_task: new_task(), key: Some(UniqueKey::new("k")) };
-        let mut context = case.world.context();
+        let mut request = SubmitRequest {
+            id: case.broker.fresh_id(),
+            new_task: new_task(),
+            key: Some(UniqueKey::new("k")),
+        };
+        let mut context = case.broker.context();
         match name {
             "key, retry failed" => {
                 request.key = Some(UniqueKey { retry_failed: true, ..UniqueKey::new("k") });
@@ -230,7 +233,7 @@ fn submits() {
         if name == "without a key" {
             request.key = None;
         }
-        case.world.state.submit(request, &context)
+        case.broker.state.submit(request, &context)
     };
     insta::with_settings!({filters => vec![(r"[0-9a-f]{8}-[0-9a-f-]{27}", "[id]")]}, {
         insta::assert_snapshot!(table(&names, decide, describe_submitted));
@@ -247,8 +250,8 @@ fn describe_submitted(submitted: &Submitted) -> String {
 
 #[test]
 fn invalid_submits() {
-    let world = JournalWorld::new();
-    let now = world.now().earliest;
+    let broker = TestBroker::new();
+    let now = broker.now().earliest;
     let good = || SubmitRequest { id: TaskId::from_time(now, 1), new_task: new_task(), key: None };
     let rows = [
         SubmitRequest { id: TaskId::from_time(now.minus(minutes(11)), 1), ..good() },
@@ -257,60 +260,60 @@ fn invalid_submits() {
         SubmitRequest { key: Some(UniqueKey { lifetime: secs(60), ..UniqueKey::new("k") }), ..good() },
         SubmitRequest { new_task: NewTask { max_attempts: Some(0), ..new_task() }, ..good() },
     ]
-    .map(|request| row(&world.state.submit(request, &world.context()), describe_submitted));
+    .map(|request| row(&broker.state.submit(request, &broker.context()), describe_submitted));
     insta::assert_snapshot!(rows.join("\n"));
 }
 
 /// JSON objects are unordered: another language, or another run, may serialize them differently.
 #[test]
 fn an_equal_input_in_another_order_is_the_input_of_the_key() -> Result<()> {
-    let mut world = JournalWorld::new();
+    let mut broker = TestBroker::new();
     let key = || Some(UniqueKey::new("k"));
-    let first = world.submit_task(new_task(), key())?;
+    let first = broker.submit_task(new_task(), key())?;
     let input = serde_json::from_str(r#"{"size": 3, "url": "x"}"#).unwrap();
-    assert_eq!(world.submit_task(NewTask { input, ..new_task() }, key())?.id, first.id);
+    assert_eq!(broker.submit_task(NewTask { input, ..new_task() }, key())?.id, first.id);
     Ok(())
 }
 
 #[test]
 fn a_key_that_has_expired_belongs_to_the_next_task() -> Result<()> {
-    let mut world = JournalWorld::new();
+    let mut broker = TestBroker::new();
     let hour = Duration::from_hours(1);
     let key = |hours| Some(UniqueKey { lifetime: hour * hours, ..UniqueKey::new("k") });
-    let first = world.submit_task(new_task(), key(1))?.id;
-    world.pass(hour);
-    assert!(!world.submit_task(new_task(), key(100))?.is_new);
-    world.pass(secs(1));
-    let second = world.submit_task(new_task(), key(100))?;
+    let first = broker.submit_task(new_task(), key(1))?.id;
+    broker.pass(hour);
+    assert!(!broker.submit_task(new_task(), key(100))?.is_new);
+    broker.pass(secs(1));
+    let second = broker.submit_task(new_task(), key(100))?;
     assert!(second.is_new && second.id != first);
-    assert_eq!(world.submit_task(new_task(), key(1))?.id, second.id);
-    world.check();
+    assert_eq!(broker.submit_task(new_task(), key(1))?.id, second.id);
+    broker.check();
     // The first task ends and is removed, and the key stays with the second.
-    let claim = world.claim("w1", 1).remove(0);
-    world.settle(&claim, Settlement::complete(json!(1)));
-    world.pass(hour * 24);
-    assert_eq!((claim.task, world.purge(secs(0))), (first, 1));
-    assert_eq!(world.submit_task(new_task(), key(1))?.id, second.id);
-    world.check();
+    let claim = broker.claim("w1", 1).remove(0);
+    broker.settle(&claim, Settlement::complete(json!(1)));
+    broker.pass(hour * 24);
+    assert_eq!((claim.task, broker.purge(secs(0))), (first, 1));
+    assert_eq!(broker.submit_task(new_task(), key(1))?.id, second.id);
+    broker.check();
     Ok(())
 }
 
 #[test]
 fn a_task_does_not_get_its_key_back() -> Result<()> {
-    let mut world = JournalWorld::new();
+    let mut broker = TestBroker::new();
     let hour = Duration::from_hours(1);
     let key = || Some(UniqueKey { lifetime: hour, ..UniqueKey::new("k") });
     let waiting = NewTask { start: Start::After(hour * 1_000), ..new_task() };
-    let first = world.submit_task(waiting, key())?.id;
-    world.pass(hour + secs(1));
-    let second = world.submit_task(new_task(), key())?.id;
-    let claim = world.claim("w1", 1).remove(0);
-    world.settle(&claim, Settlement::complete(json!(1)));
-    world.pass(hour * 26);
-    assert_eq!((claim.task, world.purge(secs(0))), (second, 1));
-    world.take_over();
-    assert!(world.state.get(&first)?.is_some());
-    assert!(world.submit_task(new_task(), key())?.is_new);
-    world.check();
+    let first = broker.submit_task(waiting, key())?.id;
+    broker.pass(hour + secs(1));
+    let second = broker.submit_task(new_task(), key())?.id;
+    let claim = broker.claim("w1", 1).remove(0);
+    broker.settle(&claim, Settlement::complete(json!(1)));
+    broker.pass(hour * 26);
+    assert_eq!((claim.task, broker.purge(secs(0))), (second, 1));
+    broker.take_over();
+    assert!(broker.state.get(&first)?.is_some());
+    assert!(broker.submit_task(new_task(), key())?.is_new);
+    broker.check();
     Ok(())
 }

@@ -94,6 +94,7 @@ impl Broker {
             JournalContext { by: by.to_owned(), now: self.now()?, random: self.client.host().random() };
         self.state.advance(context.now);
         let decision = decision(&self.state, &context);
+        self.maintenance.record(&decision.records);
         let logged = self.state.log(decision, &mut self.open.lines)?;
         if logged.records > 0 {
             self.open.add(logged.records, urgency, self.client.host().instant());

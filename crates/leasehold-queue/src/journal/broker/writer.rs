@@ -2,6 +2,7 @@
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use leasehold_core::journal::LogPosition;
 use leasehold_core::{Kind, Now, Result};
 use leasehold_store::host::{Host, Instant};
 use leasehold_store::{CommitOutcome, LogWriter};
@@ -9,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::{Broker, superseded};
-use crate::journal::lease::JournalLease;
+use crate::journal::lease::BrokerLease;
 use crate::journal::open::judge;
 use crate::lease::Renewed;
 
@@ -44,6 +45,11 @@ impl WriterSlot {
 
     pub(super) fn is_committing(&self) -> bool {
         matches!(self, Self::Busy { is_commit: true, .. })
+    }
+
+    /// Position after the last confirmed commit; none while a call is in progress.
+    pub(super) fn position(&self) -> Option<LogPosition> {
+        if let Self::Idle(writer) = self { Some(writer.position()) } else { None }
     }
 
     /// Starts to write a commit. The writer is idle.
@@ -107,16 +113,18 @@ impl Broker {
 /// The lease, and its renewal in progress.
 pub(super) struct LeaseSlot {
     /// As last confirmed.
-    lease: JournalLease,
-    renewal: Option<BoxFuture<'static, (JournalLease, Result<Renewed>)>>,
+    lease: BrokerLease,
+    renewal: Option<BoxFuture<'static, (BrokerLease, Result<Renewed>)>>,
     renew_at: Instant,
+    /// Snapshot that the lease is to name.
+    snapshot: Option<LogPosition>,
     is_lost: bool,
 }
 
 impl LeaseSlot {
-    pub(super) fn new(lease: JournalLease, now: Instant) -> Self {
-        let renew_at = later(now, JournalLease::RENEWED_EVERY);
-        Self { lease, renewal: None, renew_at, is_lost: false }
+    pub(super) fn new(lease: BrokerLease, now: Instant) -> Self {
+        let renew_at = later(now, JOURNAL_LEASE_RENEWED_EVERY);
+        Self { lease, renewal: None, renew_at, snapshot: None, is_lost: false }
     }
 
     /// True if this process certainly holds the lease (rule C1).
@@ -130,13 +138,27 @@ impl LeaseSlot {
 
     pub(super) fn renew_if_due(&mut self, now: Instant) {
         if self.renewal_due_in(now).is_some_and(|left| left.is_zero()) {
-            let mut lease = self.lease.clone();
+            let (mut lease, snapshot) = (self.lease.clone(), self.snapshot);
             let renewal = async move {
-                let renewed = lease.renew().await;
+                let renewed = match snapshot {
+                    None => lease.renew().await,
+                    Some(snapshot) => lease.renew_with_snapshot(snapshot).await,
+                };
                 (lease, renewed)
             };
             self.renewal = Some(renewal.boxed());
         }
+    }
+
+    /// Renews the lease at once, with a snapshot that was written.
+    pub(super) fn name_snapshot(&mut self, position: LogPosition) {
+        self.snapshot = Some(position);
+        self.renew_at.boot_ns = 0;
+    }
+
+    /// Snapshot that the lease names, as last confirmed.
+    pub(super) fn snapshot(&self) -> LogPosition {
+        self.lease.fields().snapshot
     }
 
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Renewed>> {
@@ -149,7 +171,12 @@ impl LeaseSlot {
     /// Handles the end of a renewal. A lost lease ends the broker.
     pub(super) fn renewed(&mut self, renewed: Result<Renewed>, now: Instant) -> Result<()> {
         let pause = match renewed {
-            Ok(Renewed::Kept) => JournalLease::RENEWED_EVERY,
+            Ok(Renewed::Kept) => {
+                let named = self.snapshot();
+                self.snapshot.take_if(|snapshot| *snapshot == named);
+                // One that was written while the lease was being renewed is named at once.
+                if self.snapshot.is_some() { Duration::ZERO } else { JOURNAL_LEASE_RENEWED_EVERY }
+            }
             Ok(Renewed::Lost) => {
                 self.is_lost = true;
                 return Err(superseded());

@@ -52,7 +52,7 @@ enum LogPart {
     Fence { at: StoreTime, trusted_until: StoreTime },
 }
 
-pub(super) struct JournalWorld {
+pub(super) struct TestBroker {
     pub(super) state: JournalState,
     pub(super) claims: Vec<MadeClaim>,
     /// Tasks as the object layout has them: every event by `step`, renewals included.
@@ -62,7 +62,7 @@ pub(super) struct JournalWorld {
     random: u64,
 }
 
-impl JournalWorld {
+impl TestBroker {
     pub(super) fn new() -> Self {
         let (claims, objects, log) = (Vec::new(), BTreeMap::new(), Vec::new());
         Self { state: JournalState::default(), claims, objects, log, now: now(), random: 0 }
@@ -198,7 +198,7 @@ impl JournalWorld {
         };
         let decision = self.state.settle(request, &self.context());
         let settled = self.log(decision).unwrap();
-        let event = settlement.event(claim.lease_id.clone(), self.now);
+        let event = settlement.recordable(self.now.earliest).event(claim.lease_id.clone());
         let by = claim.worker.to_string();
         match self.object_event(claim.task, &event, &by) {
             Ok(()) | Err(Rejected::AlreadyApplied) => assert!(settled.is_some()),
@@ -343,7 +343,7 @@ fn comparable(task: &Task) -> Task {
 /// The logged part of a state.
 pub(super) fn encoded(state: &JournalState) -> BTreeMap<TaskId, String> {
     let text = |body: &[u8]| String::from_utf8(body.to_vec()).unwrap();
-    state.encoded_after(None).map(|(id, body)| (id, text(&body))).collect()
+    state.encoded_from(None).map(|(id, body)| (id, text(&body))).collect()
 }
 
 /// Indexes without the numbers of types, and without keys that have expired.

@@ -1,0 +1,233 @@
+//! Snapshots beside the other work of a broker: when one is due, and what follows from it.
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use leasehold_core::journal::{JournalRecord, Seq, SnapshotManifest};
+use leasehold_core::limits::{COMMITS_KEPT, SNAPSHOT_COMMITS, SNAPSHOT_INTERVAL, SNAPSHOT_LOG_BYTES};
+use leasehold_core::{Result, StoreTime};
+use leasehold_store::host::Instant;
+use leasehold_store::mutant::breaks;
+use leasehold_store::{Client, LogTrimmer};
+use std::collections::VecDeque;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::Broker;
+use crate::journal::snapshot::{ChunkTable, delete_replaced};
+
+/// Pause after a snapshot that could not be written.
+const RETRY_PAUSE: Duration = Duration::from_mins(1);
+
+/// Times at which a broker takes snapshots, and deletes what they cover. Every value is safe; the defaults are those of
+/// [`limits`](leasehold_core::limits).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotLimits {
+    /// Number of commits after which a snapshot is taken.
+    pub commits: u64,
+    /// Time after which a snapshot is taken if anything has changed.
+    pub interval: Duration,
+    /// Time for which commits in a bucket are kept after a snapshot covers them.
+    pub commits_kept: Duration,
+}
+
+impl Default for SnapshotLimits {
+    fn default() -> Self {
+        Self { commits: SNAPSHOT_COMMITS, interval: SNAPSHOT_INTERVAL, commits_kept: COMMITS_KEPT }
+    }
+}
+
+/// Snapshots of a broker, and the deletion of what they cover.
+pub(super) struct Maintenance {
+    pub(super) table: ChunkTable,
+    trimmer: LogTrimmer,
+    /// Commits and their bytes since the newest snapshot.
+    since: CommitsSince,
+    /// Time of the newest snapshot, or at which this broker began, or the last attempt has failed.
+    began_at: Instant,
+    has_failed: bool,
+    /// Snapshot that is written, and that the lease is about to name.
+    unnamed: Option<SnapshotManifest>,
+    /// Snapshot before the newest one: what it does not share with the one before it is deleted.
+    outdated: Option<SnapshotManifest>,
+    /// First commits that snapshots do not cover, with the time of each snapshot: the commits before them are deleted later.
+    floors: VecDeque<(Seq, StoreTime)>,
+    /// Commits up to this one are deleted.
+    deleted_to: Seq,
+    limits: SnapshotLimits,
+    work: Option<BoxFuture<'static, MaintenanceDone>>,
+    /// True while the broker waits until everything is confirmed.
+    pub(super) is_capturing: bool,
+}
+
+/// Commits since a snapshot.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::journal) struct CommitsSince {
+    pub(in crate::journal) commits: u64,
+    pub(in crate::journal) bytes: u64,
+}
+
+impl CommitsSince {
+    pub(in crate::journal) fn add(&mut self, bytes: usize) {
+        self.commits += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+/// End of a piece of maintenance.
+pub(super) enum MaintenanceDone {
+    Written(Result<SnapshotManifest>),
+    Deleted(Result<Seq>),
+}
+
+impl Maintenance {
+    pub(super) fn new(
+        mut table: ChunkTable,
+        since: CommitsSince,
+        trimmer: LogTrimmer,
+        is_in_folder: bool,
+        limits: SnapshotLimits,
+        now: Instant,
+    ) -> Self {
+        if is_in_folder {
+            // Fences of a folder are deleted with their segments: the epoch file fences.
+            table.forget_fences();
+        }
+        let floor = |manifest: &SnapshotManifest| (manifest.position.seq.next(), manifest.at);
+        Self {
+            floors: table.manifest().map(floor).into_iter().collect(),
+            deleted_to: table.manifest().map_or(Seq::NONE, |manifest| manifest.deleted_to),
+            // A reader of a folder finds a missing segment at once, and starts over.
+            limits: if is_in_folder { SnapshotLimits { commits_kept: Duration::ZERO, ..limits } } else { limits },
+            table,
+            trimmer,
+            since,
+            began_at: now,
+            has_failed: false,
+            unnamed: None,
+            outdated: None,
+            work: None,
+            is_capturing: false,
+        }
+    }
+
+    /// Notes records that were decided.
+    pub(super) fn record(&mut self, records: &[JournalRecord]) {
+        records.iter().for_each(|record| self.table.record(record));
+    }
+
+    /// Notes a commit that was confirmed.
+    pub(super) fn committed(&mut self, bytes: usize) {
+        self.since.add(bytes);
+    }
+
+    /// Time until a snapshot is due; none if nothing has changed, or one is being written.
+    pub(super) fn due_in(&self, now: Instant) -> Option<Duration> {
+        if self.is_busy() || self.since.commits == 0 {
+            return None;
+        }
+        let passed = now.since(self.began_at);
+        if self.has_failed {
+            return Some(RETRY_PAUSE.saturating_sub(passed));
+        }
+        let is_large = self.since.commits >= self.limits.commits || self.since.bytes >= SNAPSHOT_LOG_BYTES;
+        Some(if is_large { Duration::ZERO } else { self.limits.interval.saturating_sub(passed) })
+    }
+
+    /// True if something is being written or deleted, or the lease is about to name a snapshot.
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_capturing || self.work.is_some() || self.unnamed.is_some()
+    }
+
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<MaintenanceDone> {
+        let Some(work) = &mut self.work else { return Poll::Pending };
+        let done = work.poll_unpin(context);
+        if done.is_ready() {
+            self.work = None;
+        }
+        done
+    }
+
+    /// Deletes parts of old snapshots, and commits that have been covered for long enough.
+    fn delete_covered(&mut self, client: &Client, now: StoreTime) {
+        let is_over = |(_, at): &(Seq, StoreTime)| at.plus(self.limits.commits_kept) <= now;
+        let over = self.floors.iter().take_while(|floor| is_over(floor)).count();
+        let floor = self.floors.drain(..over).next_back().map(|(floor, _)| floor);
+        let outdated = self.outdated.take();
+        if floor.is_none() && outdated.is_none() {
+            return;
+        }
+        let (trimmer, fences, deleted_to) = (self.trimmer.clone(), self.table.fences().clone(), self.deleted_to);
+        let client = client.clone();
+        let delete = async move {
+            if let Some(outdated) = outdated {
+                delete_replaced(&client, &outdated).await;
+            }
+            let Some(floor) = floor else { return Ok(deleted_to) };
+            trimmer.delete_below(floor, deleted_to, &fences).await?;
+            Ok(Seq::new(floor.get().saturating_sub(1)))
+        };
+        self.work = Some(delete.map(MaintenanceDone::Deleted).boxed());
+    }
+}
+
+impl Broker {
+    /// Begins a snapshot when it is due. While the broker waits for what was decided to be confirmed, it decides nothing.
+    pub(super) fn maintain(&mut self) -> Result<()> {
+        let now = self.instant();
+        if self.maintenance.due_in(now).is_some_and(|left| left.is_zero()) {
+            self.maintenance.is_capturing = true;
+        }
+        let is_confirmed = self.open.is_empty() && self.writer.is_idle();
+        if self.maintenance.is_capturing && is_confirmed && let Some(position) = self.writer.position() {
+            let (at, deleted_to) = (self.now()?.latest_known(), self.maintenance.deleted_to);
+            let captured = self.maintenance.table.capture(&self.state, position, at, deleted_to);
+            let client = self.client.clone();
+            let write = async move { MaintenanceDone::Written(captured.write(&client).await) };
+            self.maintenance.work = Some(write.boxed());
+            self.maintenance.is_capturing = false;
+            (self.maintenance.since, self.maintenance.began_at) = (CommitsSince::default(), now);
+            self.maintenance.has_failed = false;
+        }
+        if self.maintenance.work.is_none() && !self.is_closing {
+            let now = self.now()?.earliest;
+            self.maintenance.delete_covered(&self.client, now);
+        }
+        Ok(())
+    }
+
+    pub(super) fn maintained(&mut self, done: MaintenanceDone) {
+        match done {
+            MaintenanceDone::Written(Ok(manifest)) => {
+                if breaks("floor-before-lease") {
+                    self.maintenance.floors.push_back((manifest.position.seq.next(), manifest.at));
+                }
+                self.lease.name_snapshot(manifest.position);
+                self.maintenance.unnamed = Some(manifest);
+            }
+            MaintenanceDone::Written(Err(error)) => {
+                tracing::warn!(%error, "failed to write a snapshot of the journal, retrying");
+                self.maintenance.has_failed = true;
+                self.maintenance.began_at = self.instant();
+                self.maintenance.since.commits += 1;
+            }
+            MaintenanceDone::Deleted(Ok(deleted_to)) => self.maintenance.deleted_to = deleted_to,
+            MaintenanceDone::Deleted(Err(error)) => {
+                tracing::debug!(%error, "failed to delete commits that a snapshot covers");
+            }
+        }
+    }
+
+    /// Handles a confirmed lease: the snapshot that it names counts from now on.
+    pub(super) fn lease_confirmed(&mut self) {
+        let named = self.lease.snapshot();
+        if let Some(manifest) = self.maintenance.unnamed.take_if(|unnamed| unnamed.position == named) {
+            tracing::debug!(commit = %named.seq, "snapshot of the journal taken");
+            self.maintenance.floors.push_back((manifest.position.seq.next(), manifest.at));
+            self.maintenance.outdated = self.maintenance.table.manifest().cloned();
+            self.maintenance.table.written(manifest);
+        } else if self.is_closing {
+            // It is left to the next broker.
+            self.maintenance.unnamed = None;
+        }
+    }
+}

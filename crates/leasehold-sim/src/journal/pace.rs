@@ -1,0 +1,69 @@
+//! Pace of a world. Many requests find what two processes do to the same task; few requests let a broker live for long
+//! without a commit, which would tell it that it was superseded.
+
+use leasehold_queue::SnapshotLimits;
+use std::time::Duration;
+
+use crate::queue::planned_submit::PlannedSubmit;
+use crate::random::SimRandom;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Pace of a world.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    /// Number of tasks to submit.
+    pub(super) submits: u64,
+    /// Share of tasks without a key that take longer than a lease, in ten thousandths.
+    long_share: u32,
+    /// Lifetime of a claim without renewal.
+    pub(super) lease: Duration,
+    /// Maximum pause between two submits of a node.
+    pub(super) submit_every: Duration,
+    /// Maximum pause between two operations and reads of a node.
+    pub(super) operate_every: Duration,
+    /// Maximum time between two lease breaks.
+    pub(super) break_every: Duration,
+    /// Maximum time for which a node works before it hands over.
+    pub(super) session: Duration,
+    /// Snapshots of brokers: some delete commits at once, so that a slow process finds gaps.
+    pub(super) snapshots: SnapshotLimits,
+}
+
+impl Pace {
+    pub(super) fn random(rng: &mut SimRandom) -> Self {
+        let is_quiet = rng.happens(5_000);
+        let (least, more) = if is_quiet { (2, 5) } else { (12, 15) };
+        let pauses = [SECOND, SECOND * 8, SECOND * 90];
+        let breaks = [SECOND * 15, SECOND * 40, SECOND * 150];
+        let sessions = [SECOND * 60, SECOND * 240];
+        Self {
+            submits: least + rng.below(more),
+            long_share: if is_quiet { 8_000 } else { 3_000 },
+            lease: rng.between(SECOND * 8, SECOND * 40),
+            submit_every: SECOND * 8,
+            operate_every: pauses[rng.index(pauses.len())],
+            break_every: breaks[rng.index(breaks.len())],
+            session: sessions[rng.index(sessions.len())],
+            snapshots: random_snapshots(rng),
+        }
+    }
+
+    /// Draws a submit.
+    pub(super) fn submit(&self, number: u64, rng: &mut SimRandom) -> PlannedSubmit {
+        let order = PlannedSubmit::new(number, rng);
+        match rng.happens(self.long_share) && order.key.is_none() {
+            true => PlannedSubmit { kind: "long", timeout_secs: None, ..order },
+            false => order,
+        }
+    }
+}
+
+fn random_snapshots(rng: &mut SimRandom) -> SnapshotLimits {
+    let (commits, kept) = ([3, 10, 1_000], [Duration::ZERO, SECOND * 30, SECOND * 3_600]);
+    SnapshotLimits {
+        commits: commits[rng.index(commits.len())],
+        interval: rng.between(SECOND * 10, SECOND * 120),
+        commits_kept: kept[rng.index(kept.len())],
+    }
+}
