@@ -14,7 +14,7 @@
 //! deleted part of the log cannot be told without `snapshot`.
 
 use leasehold_core::journal::{LogPosition, Seq};
-use leasehold_core::limits::{JOURNAL_LEASE_RENEWED_EVERY, JOURNAL_LEASE_TTL};
+use leasehold_core::limits::JOURNAL_LEASE_TTL;
 use leasehold_core::{Error, HexName, Holder, Kind, Lease, Now, Result, StoreTime, WorkerId, keys};
 use leasehold_store::host::HostProcess;
 use leasehold_store::mutant::breaks;

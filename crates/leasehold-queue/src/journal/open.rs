@@ -11,7 +11,7 @@
 
 use futures::future::{Either, select};
 use leasehold_core::journal::{Commit, Fence, JournalRecord, JournalState, LogPosition};
-use leasehold_core::limits::JOURNAL_LEASE_TTL;
+use leasehold_core::limits::{JOURNAL_LEASE_RENEWED_EVERY, JOURNAL_LEASE_TTL};
 use leasehold_core::{Error, HexName, Kind, Lease, Result, StoreTime};
 use leasehold_store::mutant::breaks;
 use leasehold_store::{Client, FencedLog, Log, LogHolder, LogWriter, TakeOver};

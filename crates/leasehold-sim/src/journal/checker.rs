@@ -159,9 +159,10 @@ impl JournalChecker {
         self.observed().claims.answered(name, answer, now)
     }
 
-    pub(super) fn renewal_requested(&self, name: &ClaimName) {
-        let now = self.now();
-        self.observed().claims.renewal_requested(name, now);
+    /// Notes that a worker asks to renew its claim, or has got the answer.
+    pub(super) fn note_renewal(&self, name: &ClaimName, is_answered: bool) {
+        let at = Some(self.now()).filter(|_| is_answered);
+        self.observed().claims.renewal_answered(name, at);
     }
 
     pub(super) fn settlement_requested(&self, name: &ClaimName, settlement: &Settlement) {

@@ -34,8 +34,8 @@ struct ClaimView {
     promised: Option<i64>,
     /// Kinds of the settlements that its worker has asked for.
     requested: BTreeSet<&'static str>,
-    /// Time of the last request to renew it.
-    renewal_requested: Option<Duration>,
+    /// Time of the answer to the last request to renew it; the end of time without an answer.
+    renewed: Option<Duration>,
 }
 
 /// A running handler.
@@ -101,14 +101,14 @@ impl Claims {
         self.by_name.entry(name.clone()).or_default().requested.insert(kind);
     }
 
-    /// Notes that a worker asks to renew its claim.
-    pub(super) fn renewal_requested(&mut self, name: &ClaimName, at: Duration) {
-        self.by_name.entry(name.clone()).or_default().renewal_requested = Some(at);
+    /// Notes that a worker has asked to renew its claim, and when it was answered.
+    pub(super) fn renewal_answered(&mut self, name: &ClaimName, at: Option<Duration>) {
+        self.by_name.entry(name.clone()).or_default().renewed = Some(at.unwrap_or(Duration::MAX));
     }
 
-    /// Time of the last request to renew a claim.
+    /// Time until which a broker may have renewed a claim.
     pub(super) fn last_renewal(&self, name: &ClaimName) -> Option<Duration> {
-        self.by_name.get(name)?.renewal_requested
+        self.by_name.get(name)?.renewed
     }
 
     /// Checks the answer of a broker to the worker that holds a claim.

@@ -108,8 +108,9 @@ impl ClaimedTask for RecordedClaim {
 
     fn renew(&mut self, progress: Option<Value>, is_requested: bool) -> BoxFuture<'_, Result<ClaimStatus>> {
         Box::pin(async move {
-            self.record.checker.renewal_requested(&self.name);
+            self.record.checker.note_renewal(&self.name, false);
             let renewed = self.claim.renew(progress, is_requested).await;
+            self.record.checker.note_renewal(&self.name, true);
             match &renewed {
                 Ok(ClaimStatus::Lost) => self.check(RecordedAnswer::Lost),
                 Ok(_) => self.check(RecordedAnswer::Held(self.trusted_until())),

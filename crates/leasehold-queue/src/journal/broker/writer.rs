@@ -3,6 +3,7 @@
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use leasehold_core::journal::LogPosition;
+use leasehold_core::limits::JOURNAL_LEASE_RENEWED_EVERY;
 use leasehold_core::{Kind, Now, Result};
 use leasehold_store::host::{Host, Instant};
 use leasehold_store::{CommitOutcome, LogWriter};
