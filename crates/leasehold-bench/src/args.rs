@@ -24,8 +24,6 @@ pub(crate) enum Command {
     JournalProcess(JournalProcessArgs),
     /// Measure the cost of a task and the worker's memory, with few and with many waiting tasks
     Depth(DepthArgs),
-    /// Submit and run tasks in the journal layout, against a bare loop of the writes that a commit needs
-    Journal(JournalArgs),
     /// Measure the time to assign pieces to peers, over whole transfers
     Manager(ManagerArgs),
     /// Measure the response time and memory of the dashboard over many tasks
@@ -161,28 +159,6 @@ pub(crate) struct DepthArgs {
     /// Measured rounds, after one that warms up
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) rounds: u32,
-
-    #[command(flatten)]
-    pub(crate) site: StoreArgs,
-
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct JournalArgs {
-    /// Tasks per stage; a twentieth of them one at a time
-    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(64..))]
-    pub(crate) tasks: u64,
-
-    /// Measured rounds, after one that warms up
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    pub(crate) rounds: u32,
-
-    /// Seconds of each run of the bare loop
-    #[arg(long, default_value_t = 0.5)]
-    pub(crate) seconds: f64,
 
     #[command(flatten)]
     pub(crate) site: StoreArgs,

@@ -7,7 +7,6 @@
 //! | [`queue`] | the command `queue`: tasks submitted and run, against the limit |
 //! | [`journal`] | the command `journal`: tasks of a journal, against bare appends and syncs, or bare puts |
 //! | [`depth`] | the command `depth`: few and many waiting, and the worker's memory |
-//! | [`journal`] | the command `journal`: tasks in the journal layout, against a bare loop of writes |
 //! | [`manager`] | the command `manager`: cost of assigning pieces to peers |
 //! | [`dashboard`] | the command `dashboard`: response time over many tasks, and memory |
 //! | [`artifact`] | the command `artifact`: one fetched into a cache, against a plain download |
@@ -52,7 +51,6 @@ fn main() -> anyhow::Result<()> {
         args::Command::Journal(journal) => journal::run(&journal),
         args::Command::JournalProcess(process) => journal::process(&process),
         args::Command::Depth(depth) => depth::run(&depth),
-        args::Command::Journal(journal) => journal::run(&journal),
         args::Command::Manager(manager) => manager::run(&manager),
         args::Command::Dashboard(dashboard) => dashboard::run(&dashboard),
         args::Command::Work(work) => depth::work(&work),

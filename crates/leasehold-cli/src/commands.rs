@@ -299,9 +299,7 @@ fn open_mode(command: &Command, settings: &Settings) -> OpenMode {
 
 pub(crate) fn config(settings: &typed::QueueSettings, by: &str) -> QueueConfig {
     QueueConfig {
-        shard_prefix_len: settings
-            .shard_len
-            .map_or(QueueConfig::ANY_SHARD_LEN, leasehold_core::ShardLen::digits),
+        shard_prefix_len: settings.shard_len.map(leasehold_core::ShardLen::digits),
         by: by.into(),
         direct: settings.direct.clone(),
         ..QueueConfig::default()
@@ -325,7 +323,7 @@ async fn open_queue(command: &Command, settings: &Settings) -> anyhow::Result<Qu
     }
     if let Command::MigrateShards(_) = command {
         // The setting may be the old or the new number of digits.
-        config.shard_prefix_len = QueueConfig::ANY_SHARD_LEN;
+        config.shard_prefix_len = None;
     }
     let client = client_for(settings, mode)?;
     Ok(match command {

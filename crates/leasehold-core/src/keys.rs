@@ -198,13 +198,6 @@ pub fn inbox(worker: &WorkerId) -> String {
     format!("{INBOXES}{worker}/")
 }
 
-/// Parses the prefix of an inbox into its worker.
-#[must_use]
-pub fn parse_inbox(prefix: &str) -> Option<WorkerId> {
-    let name = prefix.strip_prefix(INBOXES)?.strip_suffix('/')?;
-    WorkerId::checked("worker id", name).ok()
-}
-
 /// Prefix of the overflow: entries from the inboxes of crashed workers.
 pub const OVERFLOW: &str = "overflow/";
 

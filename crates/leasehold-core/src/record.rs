@@ -114,13 +114,23 @@ pub fn value(task: &Task) -> Value {
 
 /// Parses the object at the key of a task.
 pub fn read(key: &str, body: &[u8]) -> Result<Task> {
-    let corrupt = |why: String| Error::new(Kind::Corrupt, format!("`{key}` is not a task: {why}"));
-    let flat: Flat = serde_json::from_slice(body).map_err(|error| corrupt(corrupt_reason(body, &error)))?;
-    let task = task(flat).map_err(corrupt)?;
+    let task = read_elsewhere(key, body)?;
     if keys::parse_task(key) != Some((task.shard.as_str().to_owned(), task.id)) {
-        return Err(corrupt(format!("id {} and shard {} do not match the key", task.id, task.shard)));
+        let why = format!("id {} and shard {} do not match the key", task.id, task.shard);
+        return Err(corrupt(key, &why));
     }
     Ok(task)
+}
+
+/// Parses a record that is not stored at its key, such as on a node; `name` is for the error.
+pub fn read_elsewhere(name: &str, body: &[u8]) -> Result<Task> {
+    let corrupt = |why: String| corrupt(name, &why);
+    let flat: Flat = serde_json::from_slice(body).map_err(|error| corrupt(corrupt_reason(body, &error)))?;
+    task(flat).map_err(corrupt)
+}
+
+fn corrupt(name: &str, why: &str) -> Error {
+    Error::new(Kind::Corrupt, format!("`{name}` is not a task: {why}"))
 }
 
 /// Returns the task of a record, or the reason why the record is corrupt.

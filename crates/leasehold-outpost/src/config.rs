@@ -95,15 +95,6 @@ impl FromStr for SpoolDurability {
     }
 }
 
-impl fmt::Display for SpoolDurability {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Full => "full",
-            Self::Light => "light",
-        })
-    }
-}
-
 /// Environment variable with the queue type.
 pub const QUEUE_TYPE_VARIABLE: &str = "LEASEHOLD_QUEUE_TYPE";
 

@@ -48,9 +48,7 @@ mod submit;
 mod subscriptions;
 
 use leasehold_core::outpost::{DiskLease, NodeNow, QueuePath, SpoolFile};
-use leasehold_core::{
-    Error, HexName, Kind, LeaseId, Now, Rejected, Result, StepContext, StoreTime, Task, TaskId,
-};
+use leasehold_core::{Error, Kind, LeaseId, Now, Rejected, Result, StepContext, StoreTime, Task, TaskId};
 use leasehold_store::{Host, HostExt};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -122,8 +120,6 @@ pub struct LocalTask {
     pub base_rev: u64,
     /// Claim in the bucket for the worker that claims it here.
     pub checkout: Option<Checkout>,
-    /// True if it was cancelled on this node.
-    pub cancelled: bool,
 }
 
 impl Spool {
@@ -239,11 +235,7 @@ impl Spool {
     /// Actor, time and random number of a transition.
     fn step_context(&self, now: &NodeNow) -> StepContext {
         let by = self.config.node_id.to_string();
-        StepContext { by, now: now.present(), write_id: self.random_name(), random: self.host.random() }
-    }
-
-    fn random_name(&self) -> HexName {
-        HexName::from_random(self.host.random_bits())
+        StepContext { by, now: now.present(), write_id: self.host.random_name(), random: self.host.random() }
     }
 
     /// Durability of leases, which are void after a power cut.

@@ -86,19 +86,6 @@ pub struct Synced {
     pub renewed: u64,
 }
 
-impl Synced {
-    pub(crate) fn add(&mut self, other: Self) {
-        self.sent += other.sent;
-        self.confirmed += other.confirmed;
-        self.refused += other.refused;
-        self.conflicts += other.conflicts;
-        self.duplicates += other.duplicates;
-        self.mirrored += other.mirrored;
-        self.forgotten += other.forgotten;
-        self.renewed += other.renewed;
-    }
-}
-
 /// Connects to the bucket; called again after every failure.
 pub type Connect = Arc<dyn Fn() -> BoxFuture<'static, Result<ObjectQueue>> + Send + Sync>;
 
@@ -113,6 +100,7 @@ pub struct Supervisor {
     is_down: bool,
     /// Time of the last successful cycle.
     last_cycle_at: Option<Instant>,
+    synced: Arc<Mutex<Synced>>,
 }
 
 impl fmt::Debug for Supervisor {
@@ -131,8 +119,8 @@ struct BucketLink {
     prefetch: tokio::sync::Mutex<PrefetchState>,
     /// Operations that could not be sent: they are retried in the next cycle.
     deferred: Mutex<HashSet<u64>>,
-    /// Counts of the current sync.
-    synced: Mutex<Synced>,
+    /// Counts since the start, or of the current [`Supervisor::sync`].
+    synced: Arc<Mutex<Synced>>,
 }
 
 impl BucketLink {
@@ -145,7 +133,7 @@ impl BucketLink {
     }
 
     fn cache_snapshot(&self, snapshot: &TaskSnapshot) {
-        lock(&self.snapshots).insert(snapshot.task().id, snapshot.clone());
+        lock(&self.snapshots).insert(snapshot.task.id, snapshot.clone());
     }
 
     fn cached_snapshot(&self, id: &TaskId) -> Option<TaskSnapshot> {
@@ -183,16 +171,15 @@ impl Supervisor {
     /// Creates a supervisor for a spool; `connect` opens its queue in the bucket.
     #[must_use]
     pub fn new(spool: Spool, connect: Connect, options: SupervisorOptions) -> Self {
-        Self { spool, connect, options, link: None, is_down: false, last_cycle_at: None }
+        let synced = Arc::default();
+        Self { spool, connect, options, link: None, is_down: false, last_cycle_at: None, synced }
     }
 
     /// Runs until shutdown, with a last sync then.
     pub async fn run(mut self, shutdown: Shutdown) -> Result<Synced> {
-        let mut all = Synced::default();
         loop {
             match self.sync_due().await {
-                Ok(synced) => {
-                    all.add(synced);
+                Ok(()) => {
                     if std::mem::take(&mut self.is_down) {
                         tracing::info!("bucket is reachable again");
                     }
@@ -212,7 +199,7 @@ impl Supervisor {
                 Err(error) => return Err(error),
             }
             if shutdown.stage() != Stage::Running {
-                return Ok(all);
+                return Ok(*lock(&self.synced));
             }
             self.wait_for_work(&shutdown).await;
         }
@@ -221,14 +208,15 @@ impl Supervisor {
     /// Runs one full cycle: push, renew, pull.
     pub async fn sync(&mut self) -> Result<Synced> {
         self.last_cycle_at = None;
-        self.sync_due().await
+        *lock(&self.synced) = Synced::default();
+        self.sync_due().await?;
+        Ok(*lock(&self.synced))
     }
 
     /// Does the work that is due: the outbox, and a full sync once per cycle.
-    async fn sync_due(&mut self) -> Result<Synced> {
+    async fn sync_due(&mut self) -> Result<()> {
         let link = self.link().await?;
         let _lock = self.lock().await?;
-        *lock(&link.synced) = Synced::default();
         link.record_bucket_time().await?;
         let now = link.host().instant();
         let is_full_cycle = self.last_cycle_at.is_none_or(|at| now.since(at) >= self.options.cycle);
@@ -244,8 +232,7 @@ impl Supervisor {
         } else if link.is_running_short().await? {
             link.pull().await?;
         }
-        link.record_bucket_time().await?;
-        Ok(*lock(&link.synced))
+        link.record_bucket_time().await
     }
 
     /// Waits until there is something to send, or the cycle is over.
@@ -300,7 +287,7 @@ impl Supervisor {
             snapshots: Mutex::default(),
             prefetch: tokio::sync::Mutex::new(prefetch),
             deferred: Mutex::default(),
-            synced: Mutex::default(),
+            synced: self.synced.clone(),
         });
         // Check-outs may have expired meanwhile, and other workers may hold tasks that run here.
         (self.link, self.last_cycle_at) = (Some(link.clone()), None);

@@ -67,7 +67,7 @@ impl OpenSource for Spool {
             claims: FuturesUnordered::new(),
             running: HashSet::new(),
             node: Arc::new(NodeWorker {
-                instance: HexName::from_random(self.host().random_bits()),
+                instance: self.host().random_name(),
                 spool: self.clone(),
                 worker,
                 backoff: Mutex::default(),
@@ -289,36 +289,36 @@ impl NodeWorker {
         let held = held.inspect_err(|error| tracing::warn!(task = %id, %error, "failed to claim task"));
         let mut task = SpoolClaim::new(self.spool.clone(), held.ok()??);
         match self.confirmed(&mut task).await {
-            Confirmation::Start => return Some(TaskInSlot { task: Box::new(task), slot }),
-            Confirmation::End(settlement) => self.end_unstarted(task, settlement).await,
-            Confirmation::Lost => task.remove_conflict().await,
+            Ok(()) => return Some(TaskInSlot { task: Box::new(task), slot }),
+            Err(Some(settlement)) => self.end_unstarted(task, settlement).await,
+            Err(None) => task.remove_conflict().await,
         }
         None
     }
 
-    /// Waits until the handler of a claimed task may start.
-    async fn confirmed(&self, claim: &mut SpoolClaim) -> Confirmation {
+    /// Waits until the handler of a claimed task may start. If it may not, returns the end of the claim; none if it was lost.
+    async fn confirmed(&self, claim: &mut SpoolClaim) -> Result<(), Option<Settlement>> {
         let is_relaxed = self.is_relaxed();
         let is_bucket_reachable = || !self.is_backing_off() && self.spool.now().bucket.is_some();
         if !claim.is_tentative() || is_relaxed && !is_bucket_reachable() {
-            return Confirmation::Start;
+            return Ok(());
         }
         let timeout = if is_relaxed { RELAXED_CONFIRMATION_WAIT } else { STRICT_CONFIRMATION_WAIT };
         let began = self.host().instant();
         while !self.worker.slots.is_closed() {
             match claim.renew(None, false).await {
-                Ok(ClaimStatus::Lost) => return Confirmation::Lost,
-                Ok(ClaimStatus::Cancelled) => return Confirmation::End(Settlement::Stop),
+                Ok(ClaimStatus::Lost) => return Err(None),
+                Ok(ClaimStatus::Cancelled) => return Err(Some(Settlement::Stop)),
                 Ok(ClaimStatus::Held) if !claim.is_tentative() => {
                     *lock(&self.backoff) = None;
-                    return Confirmation::Start;
+                    return Ok(());
                 }
                 Ok(ClaimStatus::Held) | Err(_) => {}
             }
             if self.host().instant().since(began) >= timeout {
                 self.back_off(began);
                 if is_relaxed {
-                    return Confirmation::Start;
+                    return Ok(());
                 }
                 let id = claim.task().id;
                 tracing::info!(task = %id, "task released, claim not confirmed by the bucket in time");
@@ -326,7 +326,7 @@ impl NodeWorker {
             }
             self.host().sleep(CONFIRMATION_POLL).await;
         }
-        Confirmation::End(Settlement::Release)
+        Err(Some(Settlement::Release))
     }
 
     /// Ends the claim on a task whose handler has not started.
@@ -354,16 +354,6 @@ impl NodeWorker {
         };
         *backoff = Some((now, duration));
     }
-}
-
-/// Outcome of the wait for a confirmation.
-enum Confirmation {
-    /// The handler may start.
-    Start,
-    /// It may not, and the claim ends.
-    End(Settlement),
-    /// The claim was lost.
-    Lost,
 }
 
 fn is_free_and_checked_out(copy: &LocalTask, now: &NodeNow) -> bool {

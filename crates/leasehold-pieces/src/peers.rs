@@ -6,7 +6,7 @@
 
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use leasehold_core::piece::PeerId;
-use leasehold_core::{Error, HexName, Holder, Kind, Lease, Name, Result, StoreTime, keys};
+use leasehold_core::{Error, Holder, Kind, Lease, Name, Result, StoreTime, keys};
 use leasehold_http::Secret;
 use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken};
 use leasehold_store::store::ListEntry;
@@ -189,7 +189,7 @@ pub struct Announcement {
 impl Announcement {
     /// Claims the lease, which announces that pieces are served at this address.
     pub async fn claim(client: &Client, name: &Name, address: SocketAddr) -> Result<Self> {
-        let instance = HexName::from_random(client.host().random_bits());
+        let instance = client.host().random_name();
         let leases = Leases::new(client.clone(), Holder { worker_id: name.clone(), instance, ttl: TTL })?;
         let listed = list_leases(client, Purpose::Lease).await?;
         let key = keys::peer(name);
@@ -228,11 +228,11 @@ impl Announcement {
                 Ok(Renewed::Lost) => {
                     return Err(Error::new(
                         Kind::Lost,
-                        format!("lease `{}` was taken by another node", self.held.key()),
+                        format!("lease `{}` was taken by another node", self.held.key),
                     ));
                 }
                 Err(error) => {
-                    tracing::warn!(lease = %self.held.key(), %error, "failed to renew peer lease, retrying");
+                    tracing::warn!(lease = %self.held.key, %error, "failed to renew peer lease, retrying");
                 }
             }
         }

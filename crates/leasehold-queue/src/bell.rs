@@ -41,28 +41,7 @@ pub const RING_EVERY: Duration = Duration::from_secs(1);
 const SECOND_SCAN_AFTER: Duration = Duration::from_millis(1_010);
 
 /// Bells that this process rang within the last second, with the time.
-#[derive(Debug, Default)]
-pub(crate) struct Ringer {
-    rang_at: Mutex<BTreeMap<String, Instant>>,
-}
-
-impl Ringer {
-    /// True if the bell is to be rung now; the ring then counts as done.
-    fn begin(&self, bell: &str, now: Instant) -> bool {
-        let mut rang_at = lock(&self.rang_at);
-        rang_at.retain(|_, rang_at| now.since(*rang_at) < RING_EVERY);
-        if rang_at.contains_key(bell) {
-            return false;
-        }
-        rang_at.insert(bell.to_owned(), now);
-        true
-    }
-
-    /// Forgets a failed ring, so that it does not suppress the next one.
-    fn failed(&self, bell: &str) {
-        lock(&self.rang_at).remove(bell);
-    }
-}
+pub(crate) type RecentRings = Mutex<BTreeMap<String, Instant>>;
 
 /// Content of a bell.
 #[derive(Debug, Serialize, Deserialize)]
@@ -92,33 +71,32 @@ pub struct BellChange {
 
 impl Default for Bell {
     fn default() -> Self {
-        Self { key: keys::BELL.to_owned(), known: None }
+        Self::of(None)
     }
 }
 
 impl Bell {
-    /// The bell of an inbox.
+    /// The bell of an inbox, or of the queue.
     #[must_use]
-    pub fn of_inbox(worker: &WorkerId) -> Self {
-        Self { key: keys::inbox_bell(worker), known: None }
+    pub fn of(inbox: Option<&WorkerId>) -> Self {
+        Self { key: inbox.map_or_else(|| keys::BELL.to_owned(), keys::inbox_bell), known: None }
     }
 }
 
 impl ObjectQueue {
-    /// Notifies all workers that a task became pending and is in the index.
-    pub(crate) async fn ring(&self, purpose: Purpose) {
-        self.ring_at(purpose, keys::BELL).await;
-    }
-
-    /// Notifies one worker that a task was put into its inbox.
-    pub(crate) async fn ring_inbox(&self, purpose: Purpose, worker: &WorkerId) {
-        self.ring_at(purpose, &keys::inbox_bell(worker)).await;
-    }
-
-    async fn ring_at(&self, purpose: Purpose, bell: &str) {
+    /// Notifies workers that a task became pending and is in the index: all of them, or the one whose inbox has it.
+    pub(crate) async fn ring(&self, purpose: Purpose, inbox: Option<&WorkerId>) {
+        let (bell, now) = (Bell::of(inbox).key, self.client.host().instant());
         self.pending_signal.send_modify(|count| *count += 1);
-        if self.ringer.begin(bell, self.client.host().instant()) {
-            self.put_ring(purpose, bell, false).await;
+        let is_recent = {
+            let mut rings = lock(&self.recent_rings);
+            rings.retain(|_, rang_at| now.since(*rang_at) < RING_EVERY);
+            let is_recent = rings.contains_key(&bell);
+            rings.entry(bell.clone()).or_insert(now);
+            is_recent
+        };
+        if !is_recent {
+            self.put_ring(purpose, &bell, false).await;
         }
     }
 
@@ -132,7 +110,8 @@ impl ObjectQueue {
         let body = self.ring_body(overflow);
         if let Err(error) = self.client.put_hint(purpose, bell, body).await {
             tracing::debug!(bell, %error, "failed to ring bell");
-            self.ringer.failed(bell);
+            // It must not suppress the next one.
+            lock(&self.recent_rings).remove(bell);
         }
     }
 

@@ -136,13 +136,12 @@ impl ObjectQueue {
         }
         // Entries first: a task that changes in between has left an entry that was listed.
         let entries = self.all_entries(&mut checked).await?;
-        let by_task = by_task(&entries);
         let (mut required, mut suspects) = (BTreeSet::new(), Vec::new());
         let mut keys = std::pin::pin!(self.task_keys());
         while let Some(key) = keys.try_next().await? {
             let Some(loaded) = self.checked_task(&key, &mut checked).await? else { continue };
             let Some(entry) = loaded.task.entry() else { continue };
-            let existing = by_task.get(&entry.id).map_or(&[][..], Vec::as_slice).iter().copied();
+            let existing = existing(&entries, entry.id);
             required.extend(
                 existing.clone().filter(|existing| is_valid_inbox_entry(existing, &loaded.task)).cloned(),
             );
@@ -152,12 +151,12 @@ impl ObjectQueue {
                 required.extend(left.max_by_key(|existing| existing.rev).cloned());
             }
             required.insert(entry.clone());
-            if !is_covered_by(&loaded, &entry, &by_task) {
+            if !is_covered_by(&loaded, &entry, &entries) {
                 suspects.push((key, loaded, entry));
             }
         }
         self.check_suspects(suspects, repair, &mut checked).await?;
-        let unrequired = entries.iter().filter(|found| !required.contains(&found.entry));
+        let unrequired = entries.values().flatten().filter(|found| !required.contains(&found.entry));
         self.check_unrequired(unrequired, repair, &mut checked).await?;
         self.check_others(repair, &mut checked).await?;
         Ok(checked)
@@ -175,9 +174,8 @@ impl ObjectQueue {
             return Ok(());
         }
         let entries = self.all_entries(&mut Checked::default()).await?;
-        let by_task = by_task(&entries);
         for (key, loaded, entry) in suspects {
-            if is_covered_by(&loaded, &entry, &by_task) || !self.is_uncovered(&loaded, &entry).await? {
+            if is_covered_by(&loaded, &entry, &entries) || !self.is_uncovered(&loaded, &entry).await? {
                 continue;
             }
             checked.uncovered.push(key);
@@ -333,13 +331,14 @@ impl ObjectQueue {
         })
     }
 
-    async fn all_entries(&self, checked: &mut Checked) -> Result<Vec<IndexHit>> {
-        let mut all = Vec::new();
+    async fn all_entries(&self, checked: &mut Checked) -> Result<EntriesByTask> {
+        let mut all = EntriesByTask::new();
         for root in keys::ENTRY_PREFIXES {
             let mut entries = std::pin::pin!(self.objects_under(Purpose::Admin, root));
             while let Some(listed) = entries.try_next().await? {
                 if let Some(entry) = Entry::parse(&listed.key) {
-                    all.push(IndexHit { entry, written_at: listed.modified });
+                    checked.entries += 1;
+                    all.entry(entry.id).or_default().push(IndexHit { entry, written_at: listed.modified });
                 } else {
                     let (reason, remedy) =
                         (objects::unknown(&listed.key), objects::remedy(&listed.key, Some(b"")));
@@ -347,7 +346,6 @@ impl ObjectQueue {
                 }
             }
         }
-        checked.entries = all.len() as u64;
         Ok(all)
     }
 
@@ -398,22 +396,17 @@ pub(crate) fn covers(existing: &Entry, required: &Entry) -> bool {
     is_seen && existing.rev <= required.rev && existing.minute <= required.minute
 }
 
-type ByTask<'a> = BTreeMap<TaskId, Vec<&'a Entry>>;
+type EntriesByTask = BTreeMap<TaskId, Vec<IndexHit>>;
 
-fn by_task(entries: &[IndexHit]) -> ByTask<'_> {
-    let mut by_task = ByTask::new();
-    for found in entries {
-        by_task.entry(found.entry.id).or_default().push(&found.entry);
-    }
-    by_task
+fn existing(entries: &EntriesByTask, id: TaskId) -> impl Iterator<Item = &Entry> + Clone {
+    entries.get(&id).into_iter().flatten().map(|found| &found.entry)
 }
 
 /// True if one of these entries covers a task. A task that is being moved between two shards is covered by its old
 /// entry, through its forwarding marker.
-fn is_covered_by(loaded: &TaskSnapshot, required: &Entry, by_task: &ByTask) -> bool {
-    let covers_task = |existing: &Entry| {
+fn is_covered_by(loaded: &TaskSnapshot, required: &Entry, entries: &EntriesByTask) -> bool {
+    existing(entries, required.id).any(|existing| {
         let in_place = existing.at_location(required.location.clone());
         covers(if loaded.is_in_marker() { &in_place } else { existing }, required)
-    };
-    by_task.get(&required.id).is_some_and(|existing| existing.iter().any(|existing| covers_task(existing)))
+    })
 }

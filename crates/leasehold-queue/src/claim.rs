@@ -19,8 +19,8 @@ pub use leasehold_core::settlement::Settlement;
 use leasehold_core::{
     Entry, Event, IndexLocation, Kind, LeaseId, Rejected, Result, State, Status, StoreTime, Task, WorkerId,
 };
-use leasehold_store::Purpose;
 use leasehold_store::mutant::breaks;
+use leasehold_store::{HostExt, Purpose};
 use serde_json::Value;
 use std::time::Duration;
 use tracing::Instrument;
@@ -66,12 +66,6 @@ impl Claimed {
             entries.extend(self.loaded.task.entry());
         }
         Some(entries)
-    }
-
-    /// True if its cancellation was requested.
-    #[must_use]
-    pub fn cancel_requested(&self) -> bool {
-        self.loaded.task.is_cancel_requested()
     }
 }
 
@@ -125,7 +119,7 @@ impl ObjectQueue {
                 if let IndexLocation::Inbox(_) = entry.location {
                     // No other worker scans this inbox.
                     self.cover_then_remove(loaded.task.entry().as_ref(), entry).await?;
-                    self.ring(Purpose::Claim).await;
+                    self.ring(Purpose::Claim, None).await;
                 }
                 Err(Unclaimed::Foreign)
             }
@@ -142,7 +136,7 @@ impl ObjectQueue {
         lease: Duration,
         is_owner: bool,
     ) -> Result<ClaimOutcome> {
-        let lease_id = self.random_name();
+        let lease_id = self.client.host().random_name();
         let event = Event::Claim { worker: worker.clone(), lease_id: lease_id.clone(), lease };
         // A stale inbox entry does not lead to the running task as the required entry does.
         let is_behind = entry.shard().is_none() && entry.rev < loaded.task.rev;

@@ -6,18 +6,18 @@
 //! Requests: 1 get for an existing queue; see [`ObjectQueue::restore`] and `create` for a new one.
 
 use leasehold_core::limits::{LAYOUT_ASKED_EVERY, LAYOUT_TRUSTED};
-use leasehold_core::{HexName, Now, Result, ShardLen, StepContext, TaskId, keys};
-use leasehold_store::{Client, FolderOptions, FolderStore, Host, HostExt, OpenMode, OpenOptions, SystemHost};
+use leasehold_core::{Now, Result, ShardLen, StepContext, TaskId, keys};
+use leasehold_store::{Client, FolderOptions, FolderStore, Host, OpenMode, OpenOptions, SystemHost};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-use crate::bell::Ringer;
+use crate::bell::RecentRings;
 use crate::inbox::{DirectDispatch, Inboxes};
 use crate::inspect::EntryChecks;
-use crate::layout::{Layout, LayoutSnapshot};
 use crate::journal::SnapshotLimits;
+use crate::layout::{Layout, LayoutSnapshot};
 use crate::meta::{LayoutName, OpenedMeta, QueueMeta};
 use crate::source::Changes;
 
@@ -32,8 +32,8 @@ pub struct ObjectQueue {
     pub(crate) config: Arc<QueueConfig>,
     /// Counter of tasks that became pending in this process; wakes its workers.
     pub(crate) pending_signal: Arc<watch::Sender<u64>>,
-    /// Notifies workers in other processes.
-    pub(crate) ringer: Arc<Ringer>,
+    /// Recent notifications of workers in other processes.
+    pub(crate) recent_rings: Arc<RecentRings>,
     /// Live workers and their inboxes, for direct dispatch.
     pub(crate) inboxes: Arc<Inboxes>,
     /// Results of earlier entry checks, for counting.
@@ -44,8 +44,8 @@ pub struct ObjectQueue {
 #[derive(Debug, Clone)]
 pub struct QueueConfig {
     /// Number of hex digits that name a shard, 1 to 4: the value for a new queue, and the value that an existing queue
-    /// must have. The default, [`Self::ANY_SHARD_LEN`], accepts any.
-    pub shard_prefix_len: u8,
+    /// must have. None accepts that of an existing queue; a new one gets 1.
+    pub shard_prefix_len: Option<u8>,
     /// Layout: that of a new queue, and the one that an existing queue must have. None, the default, accepts any; a new
     /// queue gets [`LayoutName::Objects`].
     pub layout: Option<LayoutName>,
@@ -72,22 +72,10 @@ pub struct QueueConfig {
     pub snapshots: SnapshotLimits,
 }
 
-impl QueueConfig {
-    /// Accepts the number of digits of an existing queue; a new one gets 1.
-    pub const ANY_SHARD_LEN: u8 = u8::MAX;
-
-    pub(crate) fn expected_shard_len(&self) -> Result<Option<ShardLen>> {
-        match self.shard_prefix_len {
-            Self::ANY_SHARD_LEN => Ok(None),
-            digits => ShardLen::new(digits).map(Some),
-        }
-    }
-}
-
 impl Default for QueueConfig {
     fn default() -> Self {
         Self {
-            shard_prefix_len: Self::ANY_SHARD_LEN,
+            shard_prefix_len: None,
             layout: None,
             mode: OpenMode::Create,
             by: "client".into(),
@@ -179,7 +167,7 @@ impl ObjectQueue {
             meta,
             config: Arc::new(config),
             pending_signal: Arc::new(watch::Sender::new(0)),
-            ringer: Arc::default(),
+            recent_rings: Arc::default(),
             inboxes: Arc::new(Inboxes::new(first)),
             entry_checks: Arc::default(),
         }
@@ -253,9 +241,5 @@ impl ObjectQueue {
 
     pub(crate) fn task_key(&self, id: &TaskId) -> String {
         keys::task(&self.shard_len().shard_of(id), id)
-    }
-
-    pub(crate) fn random_name(&self) -> HexName {
-        HexName::from_random(self.client.host().random_bits())
     }
 }

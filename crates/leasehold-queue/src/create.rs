@@ -5,14 +5,14 @@
 //! entries as stale. So no queue is created where keys of a queue exist. [`ObjectQueue::restore`] derives the number from the
 //! keys of the tasks.
 
-use futures::TryStreamExt;
 use futures::future::try_join_all;
-use leasehold_core::{Error, HexName, Kind, Reason, Result, ShardLen, keys};
+use leasehold_core::{Error, Kind, Reason, Result, ShardLen, keys};
 use leasehold_store::{Client, HostExt, List, OpenMode, Purpose, PutOutcome, Version, When};
 use serde_json::Map;
 use std::collections::BTreeSet;
 
 use crate::connect::{ObjectQueue, Place, QueueConfig};
+use crate::discover::folders;
 use crate::meta::{FORMAT, LayoutName, QueueMeta, parse_meta};
 
 impl ObjectQueue {
@@ -31,7 +31,7 @@ impl ObjectQueue {
 pub(crate) async fn restored(place: Place, config: &QueueConfig) -> Result<Client> {
     let client = place.client(OpenMode::Create)?;
     if client.get(Purpose::Admin, keys::QUEUE).await?.is_none() {
-        let wanted = config.expected_shard_len()?;
+        let wanted = config.shard_prefix_len.map(ShardLen::new).transpose()?;
         let layout = restored_layout(&client, config.layout).await?;
         let shard_len = match (shard_len_of_tasks(&client).await?, wanted) {
             (Some(found), Some(wanted)) if found != wanted => {
@@ -148,16 +148,11 @@ async fn shard_len_of_tasks(client: &Client) -> Result<Option<ShardLen>> {
 }
 
 async fn shard_digits(client: &Client, root: &str) -> Result<BTreeSet<u8>> {
-    let pages: Vec<_> = client.pages(Purpose::Admin, List::all(root).delimited()).try_collect().await?;
-    let prefixes = pages.iter().flat_map(|page| &page.prefixes);
-    let names = prefixes.filter_map(|prefix| prefix.strip_prefix(root)?.strip_suffix('/'));
-    Ok(names
-        .filter_map(|name| {
-            let digits = u8::try_from(name.len()).ok()?;
-            ShardLen::new(digits).ok()?.parse(name).ok()?;
-            Some(digits)
-        })
-        .collect())
+    let digits = |name: &String| {
+        let digits = u8::try_from(name.len()).ok()?;
+        ShardLen::new(digits).ok()?.parse(name).ok().map(|_| digits)
+    };
+    Ok(folders(client, Purpose::Admin, root).await?.iter().filter_map(digits).collect())
 }
 
 fn digits(number: u8) -> String {
@@ -177,7 +172,7 @@ async fn put(
     let meta = QueueMeta {
         format: FORMAT,
         layout,
-        queue_id: HexName::from_random(client.host().random_bits()),
+        queue_id: client.host().random_name(),
         shard_prefix_len,
         created_at: now.earliest,
         write_id: client.write_id(),
@@ -185,7 +180,7 @@ async fn put(
         left: None,
         unknown: Map::new(),
     };
-    match client.put(Purpose::Admin, keys::QUEUE, meta.to_bytes()?, &When::Absent).await? {
+    match client.put(Purpose::Admin, keys::QUEUE, meta.to_bytes(), &When::Absent).await? {
         PutOutcome::Written(version) => Ok((meta, version)),
         PutOutcome::Lost(Some(object)) | PutOutcome::Superseded(object) => {
             Ok((parse_meta(&object.body)?, object.version))

@@ -6,10 +6,11 @@
 //! Requests: 1 list per thousand due entries in a range of neighbouring shards, at least 1, and 1 per shard that has
 //! more than a page of entries in the future.
 
-use futures::TryStreamExt;
+use futures::future::ready;
+use futures::{Stream, TryStreamExt, stream};
 pub use leasehold_core::scan::IndexHit;
 use leasehold_core::{Entry, Index, IndexLocation, Minute, Result, Shard, ShardRange, keys};
-use leasehold_store::{List, Purpose};
+use leasehold_store::{Client, List, ListEntry, Purpose};
 use std::collections::BTreeSet;
 
 use crate::connect::ObjectQueue;
@@ -106,18 +107,16 @@ impl ObjectQueue {
         Ok((scanned, Some(KeyRange { list, ..range })))
     }
 
-    /// Lists one page of a range, including entries that are not due, and returns the rest of the range. Requests: 1
-    /// list.
-    pub async fn entries_in(
+    /// Lists the entries of a range, including those that are not due. Requests: 1 list per thousand.
+    pub fn entries_in(
         &self,
         purpose: Purpose,
         range: KeyRange,
-    ) -> Result<(Vec<Entry>, Option<KeyRange>)> {
-        let page = self.client.list(purpose, &range.list).await?;
-        let entries = page.entries.iter().filter_map(|listed| Entry::parse(&listed.key));
-        let (past, entries): (Vec<_>, Vec<_>) = entries.partition(|entry| range.is_past(entry));
-        let next = page.next.filter(|_| past.is_empty());
-        Ok((entries, next.map(|cursor| KeyRange { list: range.list.at(cursor), last: range.last })))
+    ) -> impl Stream<Item = Result<Entry>> + Send + use<'_> {
+        let entry = |listed: ListEntry| Entry::parse(&listed.key).map(Ok);
+        let pages = self.client.pages(purpose, range.list.clone());
+        let entries = pages.map_ok(move |page| stream::iter(page.entries.into_iter().filter_map(entry)));
+        entries.try_flatten().try_take_while(move |entry| ready(Ok(!range.is_past(entry))))
     }
 
     /// Scans these ranges for all entries that are due.
@@ -137,11 +136,8 @@ impl ObjectQueue {
     /// The shards that have entries. May include shards that no longer have any: prefixes that a store returns may be
     /// empty by now.
     pub async fn shards_with_entries(&self, purpose: Purpose, index: Index) -> Result<BTreeSet<Shard>> {
-        let list = List::all(index.root()).delimited();
-        let pages: Vec<_> = self.client.pages(purpose, list).try_collect().await?;
-        let prefixes = pages.iter().flat_map(|page| &page.prefixes);
-        let names = prefixes.filter_map(|prefix| prefix.strip_prefix(index.root())?.strip_suffix('/'));
-        Ok(names.filter_map(|name| self.shard_len().parse(name).ok()).collect())
+        let names = folders(&self.client, purpose, index.root()).await?;
+        Ok(names.iter().filter_map(|name| self.shard_len().parse(name).ok()).collect())
     }
 }
 
@@ -151,4 +147,12 @@ impl ScanPage {
         self.invalid_keys.extend(other.invalid_keys);
         self.next = [self.next, other.next].into_iter().flatten().min();
     }
+}
+
+/// Names of the folders directly below a prefix. May include some that are empty by now.
+pub(crate) async fn folders(client: &Client, purpose: Purpose, root: &str) -> Result<Vec<String>> {
+    let pages: Vec<_> = client.pages(purpose, List::all(root).delimited()).try_collect().await?;
+    let prefixes = pages.iter().flat_map(|page| &page.prefixes);
+    let name = |prefix: &String| Some(prefix.strip_prefix(root)?.strip_suffix('/')?.to_owned());
+    Ok(prefixes.filter_map(name).collect())
 }

@@ -128,13 +128,15 @@ impl ObjectQueue {
         let body = Bytes::from(record::write(&marker.task));
         let completed = update_from(&self.client, purpose, &key, found, |found| {
             let place = found.map(|object| TaskObject::read(&key, object.clone())).transpose()?;
-            Ok(match place {
-                Some(TaskObject::Elsewhere(older)) if older.task.rev < marker.task.rev => {
-                    move_decision(marker, &body)
-                }
-                None => move_decision(marker, &body),
-                Some(place) => Decision::Leave(Some(place)),
-            })
+            let is_kept = |place: &TaskObject| match place {
+                TaskObject::Here(_) => true,
+                TaskObject::Elsewhere(there) => there.task.rev >= marker.task.rev,
+            };
+            if let Some(place) = place.filter(is_kept) {
+                return Ok(Decision::Leave(Some(place)));
+            }
+            let first = marker.task.entry().map(|entry| entry.key());
+            Ok(Decision::Write { body: body.clone(), ours: Box::new(|_| false), first, result: None })
         });
         let completed = completed.await?;
         match (completed.put, completed.result) {
@@ -165,11 +167,6 @@ impl ObjectQueue {
         let found = self.client.get(purpose, &key).await?;
         Ok((key, found))
     }
-}
-
-fn move_decision(marker: &ForwardingMarker, body: &Bytes) -> Decision<Option<TaskObject>> {
-    let first = marker.task.entry().map(|entry| entry.key());
-    Decision::Write { body: body.clone(), ours: Box::new(|_| false), first, result: None }
 }
 
 pub(crate) fn too_many_moves(id: &TaskId) -> Error {

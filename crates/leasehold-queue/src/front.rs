@@ -19,7 +19,7 @@ pub use builder::{SUBMITS_AT_ONCE, Submit, Submitted};
 
 use futures::future::{BoxFuture, ready};
 use futures::stream::BoxStream;
-use futures::{Stream, StreamExt, stream};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
 use leasehold_core::new_task::check_time;
 use leasehold_core::task::Change;
 use leasehold_core::{
@@ -47,8 +47,8 @@ use crate::unique::UniqueKey;
 const WAIT_MIN: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// A layout of a queue. A layout without one of the optional operations keeps its default, which returns the error of
-/// [`unsupported`](Self::unsupported).
+/// A layout of a queue. An operation with a default is that of the [object layout](Self::objects); another layout that
+/// does not implement it returns the error of [`unsupported`](Self::unsupported).
 pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
     /// Location of the tasks, for messages.
     fn describe(&self) -> String;
@@ -78,6 +78,24 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
     /// Applies an event of an operator: cancel, retry, reschedule. Only `Done` and `Rejected` are returned.
     fn operate<'a>(&'a self, id: &'a TaskId, event: Event) -> BoxFuture<'a, Result<Transition<Task>>>;
 
+    /// Cancels a task: at once if it is waiting; a running one is stopped by its worker at the next renewal.
+    fn cancel<'a>(&'a self, id: &'a TaskId) -> BoxFuture<'a, Result<Transition<Task>>> {
+        self.operate(id, Event::Cancel)
+    }
+
+    /// Retries a task that has failed, was cancelled or has expired.
+    fn retry<'a>(&'a self, id: &'a TaskId) -> BoxFuture<'a, Result<Transition<Task>>> {
+        self.operate(id, Event::Retry)
+    }
+
+    /// Reschedules a waiting task.
+    fn reschedule<'a>(&'a self, id: &'a TaskId, at: StoreTime) -> BoxFuture<'a, Result<Transition<Task>>> {
+        Box::pin(async move {
+            check_time("time", at, self.now()?.earliest)?;
+            self.operate(id, Event::Reschedule { at }).await
+        })
+    }
+
     /// Reads a task again; none if it is unchanged since it was read.
     fn poll<'a>(
         &'a self,
@@ -87,7 +105,7 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
         Box::pin(async move {
             let task = self.get(id).await?;
             let version = Version::new(task.write_id.as_str());
-            Ok(Some(TaskSnapshot::new(task, version)).filter(|read| known != Some(read)))
+            Ok(Some(TaskSnapshot { task, version }).filter(|read| known != Some(read)))
         })
     }
 
@@ -116,50 +134,57 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// The queue in the object layout, for an operation that a layout has only if it implements it.
+    fn objects_for(&self, operation: &str) -> Result<&ObjectQueue> {
+        self.objects().map_err(|_| self.unsupported(operation))
+    }
+
     /// Client of the store, with its request counts.
     fn client(&self) -> Result<&Client> {
-        Err(self.unsupported("give access to a store"))
+        Ok(self.objects_for("give access to a store")?.client())
     }
 
     /// Finds the only task whose id begins with these characters. No task is read.
-    fn find<'a>(&'a self, _prefix: &'a TaskIdPrefix) -> BoxFuture<'a, Result<TaskId>> {
-        Box::pin(ready(Err(self.unsupported("find tasks by a part of their id"))))
+    fn find<'a>(&'a self, prefix: &'a TaskIdPrefix) -> BoxFuture<'a, Result<TaskId>> {
+        Box::pin(async { self.objects_for("find tasks by a part of their id")?.find(prefix).await })
     }
 
     /// Lists tasks as they are read. A corrupt object is an item with an error of kind corrupt, and the list continues.
-    fn list(&self, _filter: Filter) -> BoxStream<'_, Result<Task>> {
-        stream::once(ready(Err(self.unsupported("list tasks")))).boxed()
+    fn list(&self, filter: Filter) -> BoxStream<'_, Result<Task>> {
+        let tasks = self.objects_for("list tasks").map(|objects| objects.list(filter));
+        stream::once(ready(tasks)).try_flatten().boxed()
     }
 
     /// Lists all tasks with their timestamps, without reading them. A caller that caches tasks reads only those whose
     /// timestamp has changed.
     fn listed(&self) -> BoxStream<'_, Result<ListedTask>> {
-        stream::once(ready(Err(self.unsupported("list tasks")))).boxed()
+        let listed = self.objects_for("list tasks").map(ObjectQueue::listed);
+        stream::once(ready(listed)).try_flatten().boxed()
     }
 
     /// Reads a listed task; none if it no longer exists, or is listed elsewhere, too.
-    fn read_listed<'a>(&'a self, _listed: &'a ListedTask) -> BoxFuture<'a, Result<Option<Task>>> {
-        Box::pin(ready(Err(self.unsupported("list tasks"))))
+    fn read_listed<'a>(&'a self, listed: &'a ListedTask) -> BoxFuture<'a, Result<Option<Task>>> {
+        Box::pin(async { self.objects_for("list tasks")?.read_listed(listed).await })
     }
 
     /// Applies a retention to one task.
-    fn purge<'a>(&'a self, _task: &'a Task, _retention: &'a Retention) -> BoxFuture<'a, Result<Purged>> {
-        Box::pin(ready(Err(self.unsupported("purge tasks"))))
+    fn purge<'a>(&'a self, task: &'a Task, retention: &'a Retention) -> BoxFuture<'a, Result<Purged>> {
+        Box::pin(async { self.objects_for("purge tasks")?.purge(task, retention).await })
     }
 
     /// Applies a retention to every task.
-    fn purge_all<'a>(&'a self, _retention: &'a Retention) -> BoxFuture<'a, Result<PurgedAll>> {
-        Box::pin(ready(Err(self.unsupported("purge tasks"))))
+    fn purge_all<'a>(&'a self, retention: &'a Retention) -> BoxFuture<'a, Result<PurgedAll>> {
+        Box::pin(async { self.objects_for("purge tasks")?.purge_all(retention).await })
     }
 
     /// Counts waiting and running tasks.
     fn stats(&self) -> BoxFuture<'_, Result<Stats>> {
-        Box::pin(ready(Err(self.unsupported("count tasks"))))
+        Box::pin(async { self.objects_for("count tasks")?.stats().await })
     }
 
     /// Reports inconsistencies; with `repair`, removes those that can be removed safely.
-    fn check(&self, _repair: bool) -> BoxFuture<'_, Result<Checked>> {
-        Box::pin(ready(Err(self.unsupported("be checked"))))
+    fn check(&self, repair: bool) -> BoxFuture<'_, Result<Checked>> {
+        Box::pin(async move { self.objects_for("be checked")?.check(repair).await })
     }
 
     /// Ends what this process does for the queue beside its requests, so that another process need not wait for a lease to
@@ -305,21 +330,5 @@ impl Queue {
             self.until_changed(id, known.as_ref(), pause_max).await;
             pause = (pause * 2).min(WAIT_MAX);
         }
-    }
-
-    /// Cancels a task: at once if it is waiting; a running one is stopped by its worker at the next renewal.
-    pub async fn cancel(&self, id: &TaskId) -> Result<Transition<Task>> {
-        self.operate(id, Event::Cancel).await
-    }
-
-    /// Retries a task that has failed, was cancelled or has expired.
-    pub async fn retry(&self, id: &TaskId) -> Result<Transition<Task>> {
-        self.operate(id, Event::Retry).await
-    }
-
-    /// Reschedules a waiting task.
-    pub async fn reschedule(&self, id: &TaskId, at: StoreTime) -> Result<Transition<Task>> {
-        check_time("time", at, self.now()?.earliest)?;
-        self.operate(id, Event::Reschedule { at }).await
     }
 }

@@ -31,7 +31,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::connect::ObjectQueue;
-use crate::discover::IndexHit;
+use crate::discover::{IndexHit, folders};
 use crate::holders::LeaseState;
 use crate::inspect::READS_AT_ONCE;
 use crate::layout::Intent;
@@ -164,20 +164,19 @@ impl ObjectQueue {
     /// The workers that have entries in their inboxes; may include some that no longer do. Not derived from leases:
     /// a producer may have written into the inbox of a worker that died long ago.
     pub async fn inboxes(&self) -> Result<BTreeSet<WorkerId>> {
-        let list = List::all(keys::INBOXES).delimited();
-        let pages: Vec<_> = self.client.pages(Purpose::Sweep, list).try_collect().await?;
-        let prefixes = pages.iter().flat_map(|page| &page.prefixes);
-        Ok(prefixes.filter_map(|prefix| keys::parse_inbox(prefix)).collect())
+        let names = folders(&self.client, Purpose::Sweep, keys::INBOXES).await?;
+        Ok(names.iter().filter_map(|name| WorkerId::checked("worker id", name).ok()).collect())
     }
 
     /// Empties an inbox: entries of waiting tasks move to the overflow, for any worker. Without `own`, only while its
     /// worker is not live; a worker that cannot run the tasks in its own inbox passes those that it runs, which stay.
     pub async fn empty_inbox(&self, worker: &WorkerId, own: Option<&HashSet<TaskId>>) -> Result<u64> {
-        let (mut rescued, mut failures) = (0, Vec::new());
+        let (mut rescued, mut failures, lease_key) = (0, Vec::new(), keys::inbox_lease(worker));
         let mut next = Some(List::all(keys::inbox(worker)));
         while let Some(list) = next.filter(|_| failures.len() < FAILURES_MAX && !breaks("no-rescue")) {
-            // The worker may be back meanwhile; then the rest is its own again.
-            if own.is_none() && self.is_inbox_held(worker).await? {
+            // The worker may be back meanwhile; then the rest is its own again. A corrupt lease does not protect it.
+            let lease = if own.is_none() { self.read_lease_info(&lease_key).await? } else { None };
+            if lease.is_some_and(|lease| lease.state == LeaseState::Held) {
                 break;
             }
             let page = self.client.list(Purpose::Sweep, &list).await?;
@@ -226,12 +225,6 @@ impl ObjectQueue {
             self.client.delete(Purpose::Sweep, &keys::inbox_bell(&worker)).await?;
         }
         Ok(())
-    }
-
-    /// True if a worker holds, or may hold, the lease on its inbox. A corrupt lease does not protect the inbox.
-    pub(crate) async fn is_inbox_held(&self, worker: &WorkerId) -> Result<bool> {
-        let info = self.read_lease_info(&keys::inbox_lease(worker)).await?;
-        Ok(info.is_some_and(|info| info.state == LeaseState::Held))
     }
 
     /// Removes one entry from an inbox without a worker. An entry of a waiting task, or of one that does not exist

@@ -6,6 +6,7 @@
 //! Requests: a get is 1 get. A list is 1 list per thousand tasks and 1 get per task. A wait is 1 conditional get per
 //! poll, every 0.1 to 5 seconds. A count is 1 list per thousand entries and at most 100 gets.
 
+use futures::future::ready;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 pub use leasehold_core::filter::Filter;
 use leasehold_core::{
@@ -13,7 +14,7 @@ use leasehold_core::{
     TaskIdPrefix, keys,
 };
 use leasehold_store::host::{Instant, lock};
-use leasehold_store::{Get, List, ListEntry, Purpose};
+use leasehold_store::{List, ListEntry, Purpose};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -36,26 +37,9 @@ const COUNT_READS_MAX: usize = 100;
 /// Maximum number of remembered entries: more than the counts of an hour can check.
 const CHECKS_MAX: usize = 10_000;
 
-/// Entries known to have a task or not, from earlier counts. Shared by all clones of a queue.
-#[derive(Debug, Default)]
-pub(crate) struct EntryChecks {
-    /// None: the task exists. A time: it did not exist then.
-    known: Mutex<BTreeMap<Entry, Option<Instant>>>,
-}
-
-impl EntryChecks {
-    /// Entries whose tasks are to be read; forgets those that are no longer in the index.
-    fn unknown(&self, entries: &[Entry], now: Instant) -> Vec<Entry> {
-        let (there, mut known) = (entries.iter().collect::<BTreeSet<_>>(), lock(&self.known));
-        known.retain(|entry, _| there.contains(entry));
-        let is_unknown = |entry: &&Entry| match known.get(*entry) {
-            None => true,
-            Some(None) => false,
-            Some(Some(at)) => now.since(*at) >= CHECK_AGAIN,
-        };
-        entries.iter().filter(is_unknown).take(COUNT_READS_MAX).cloned().collect()
-    }
-}
+/// Entries known to have a task or not, from earlier counts: none if the task exists, a time at which it did not. Shared
+/// by all clones of a queue.
+pub(crate) type EntryChecks = Mutex<BTreeMap<Entry, Option<Instant>>>;
 
 /// A task as a list shows it, without its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,10 +100,7 @@ impl ObjectQueue {
     /// Lists tasks, shard by shard, as they are read. A corrupt object is an item with an error of kind corrupt, and
     /// the list continues.
     pub fn list(&self, filter: Filter) -> impl Stream<Item = Result<Task>> + Send + '_ {
-        self.records().try_filter(move |task| {
-            let is_wanted = filter.matches(task);
-            async move { is_wanted }
-        })
+        self.records().try_filter(move |task| ready(filter.matches(task)))
     }
 
     /// Lists all task records, including the tombstones of abandoned submits.
@@ -133,18 +114,11 @@ impl ObjectQueue {
     /// only those whose timestamp has changed. Keys that are not keys of tasks are left out; `check` reports them.
     /// Requests: 1 list per thousand tasks.
     pub fn listed(&self) -> impl Stream<Item = Result<ListedTask>> + Send + '_ {
-        let entries = stream::once(self.refresh_layout_if_old())
-            .map_ok(|()| self.objects_under(Purpose::Admin, keys::TASKS))
-            .try_flatten();
-        entries.try_filter_map(|entry| async move {
-            let listed = keys::parse_task_shard(&entry.key).map(|(_, id)| ListedTask {
-                id,
-                modified: entry.modified,
-                size: entry.size,
-                key: entry.key,
-            });
-            Ok(listed)
-        })
+        let with_id = |ListEntry { key, modified, size }| {
+            let id = keys::parse_task_shard(&key).map(|(_, id)| id);
+            ready(Ok(id.map(|id| ListedTask { id, modified, size, key })))
+        };
+        self.task_objects().try_filter_map(with_id)
     }
 
     /// Reads a listed task; none if it no longer exists, if it is the tombstone of a submit, or if it is the
@@ -156,7 +130,11 @@ impl ObjectQueue {
 
     /// Reads the task at a listed key. A task that was moved is returned with its current key.
     pub(crate) async fn load_listed(&self, key: &str) -> Result<Option<TaskSnapshot>> {
-        self.check_task_key(key)?;
+        // No client would find a task at any other key.
+        let lengths = self.layout.known().meta.lengths();
+        if !keys::parse_task_shard(key).is_some_and(|(len, _)| lengths.contains(&len)) {
+            return Err(Error::new(Kind::Corrupt, format!("`{key}` is not the key of a task")));
+        }
         match self.read_task_object(Purpose::Admin, key).await? {
             Some(TaskObject::Here(loaded)) => Ok(Some(loaded)),
             Some(TaskObject::Elsewhere(marker)) => {
@@ -169,16 +147,12 @@ impl ObjectQueue {
 
     /// All keys under the prefix of tasks, including those that are not keys of tasks by the layout.
     pub(crate) fn task_keys(&self) -> impl Stream<Item = Result<String>> + Send + '_ {
-        let refreshed = stream::once(self.refresh_layout_if_old());
-        refreshed.map_ok(|()| self.keys(keys::TASKS)).try_flatten()
+        self.task_objects().map_ok(|entry| entry.key)
     }
 
-    /// Refuses a key that is not the key of a task by the layout, because no client would find a task there.
-    pub(crate) fn check_task_key(&self, key: &str) -> Result<()> {
-        match keys::parse_task_shard(key) {
-            Some((len, _)) if self.layout.known().meta.lengths().contains(&len) => Ok(()),
-            _ => Err(Error::new(Kind::Corrupt, format!("`{key}` is not the key of a task"))),
-        }
+    fn task_objects(&self) -> impl Stream<Item = Result<ListEntry>> + Send + '_ {
+        let refreshed = stream::once(self.refresh_layout_if_old());
+        refreshed.map_ok(|()| self.objects_under(Purpose::Admin, keys::TASKS)).try_flatten()
     }
 
     /// All keys that begin with `prefix`, page by page.
@@ -194,22 +168,6 @@ impl ObjectQueue {
     ) -> impl Stream<Item = Result<ListEntry>> + Send + use<'a> {
         let pages = self.client.pages(purpose, List::all(prefix));
         pages.map_ok(|page| stream::iter(page.entries.into_iter().map(Ok))).try_flatten()
-    }
-
-    /// Reads a task, unless it is unchanged since it was read; 1 conditional get.
-    pub(crate) async fn read_unless(
-        &self,
-        id: &TaskId,
-        known: Option<&TaskSnapshot>,
-    ) -> Result<Option<TaskSnapshot>> {
-        let key = known.map_or_else(|| self.task_key(id), |known| keys::task(&known.task.shard, id));
-        let version = known.map(|known| &known.version);
-        let object = match self.client.get_unless(Purpose::Admin, &key, version).await? {
-            Get::Unchanged => return Ok(None),
-            read => read.found(),
-        };
-        let loaded = self.load_from(Purpose::Admin, id, &key, object).await?;
-        loaded.map(Some).ok_or_else(|| unknown_task(id))
     }
 
     /// Counts waiting and running tasks. A due entry of a task that was never claimed may be the rest of an
@@ -243,8 +201,17 @@ impl ObjectQueue {
     /// The entries whose task does not exist. Results are cached: a task that exists is not read again, and one that
     /// does not is read again after a minute.
     async fn without_task<'a>(&self, entries: &'a [Entry]) -> Result<BTreeSet<&'a Entry>> {
-        let now = self.client.host().instant();
-        let unknown = self.entry_checks.unknown(entries, now);
+        let (now, there) = (self.client.host().instant(), entries.iter().collect::<BTreeSet<_>>());
+        let unknown: Vec<_> = {
+            let mut known = lock(&self.entry_checks);
+            known.retain(|entry, _| there.contains(entry));
+            let is_unknown = |entry: &&Entry| match known.get(*entry) {
+                None => true,
+                Some(None) => false,
+                Some(Some(at)) => now.since(*at) >= CHECK_AGAIN,
+            };
+            entries.iter().filter(is_unknown).take(COUNT_READS_MAX).cloned().collect()
+        };
         let reads = unknown.into_iter().map(|entry| async move {
             match self.load(Purpose::Admin, &entry.id).await {
                 Ok(loaded) => Ok((entry, loaded.is_some())),
@@ -255,12 +222,12 @@ impl ObjectQueue {
         });
         let mut reads = std::pin::pin!(stream::iter(reads).buffered(READS_AT_ONCE));
         while let Some((entry, exists)) = reads.try_next().await? {
-            let mut known = lock(&self.entry_checks.known);
+            let mut known = lock(&self.entry_checks);
             if known.len() < CHECKS_MAX || known.contains_key(&entry) {
                 known.insert(entry, (!exists).then_some(now));
             }
         }
-        let known = lock(&self.entry_checks.known);
+        let known = lock(&self.entry_checks);
         Ok(entries.iter().filter(|entry| matches!(known.get(*entry), Some(Some(_)))).collect())
     }
 }
@@ -269,23 +236,17 @@ impl Stats {
     fn count(&mut self, entry: &Entry, len: ShardLen, now: leasehold_core::Now) {
         let shard = len.shard_of(&entry.id).to_string();
         let shard = self.shards.entry(shard).or_default();
-        let is_due = now.is_due(entry.minute.start());
-        match entry.location {
-            IndexLocation::Lease(_) => {
-                shard[2] += 1;
-                self.running += 1;
-            }
-            _ if is_due => {
-                shard[0] += 1;
-                self.due += 1;
+        let (index, total) = match entry.location {
+            IndexLocation::Lease(_) => (2, &mut self.running),
+            _ if now.is_due(entry.minute.start()) => {
                 let waited = now.earliest.since(Minute::start(entry.minute)).as_secs();
                 self.oldest_due_secs = self.oldest_due_secs.max(Some(waited));
+                (0, &mut self.due)
             }
-            _ => {
-                shard[1] += 1;
-                self.scheduled += 1;
-            }
-        }
+            _ => (1, &mut self.scheduled),
+        };
+        shard[index] += 1;
+        *total += 1;
     }
 }
 

@@ -31,6 +31,7 @@ use leasehold_core::{Error, Kind, Result, ShardLen, StoreTime, TaskId, WriteId, 
 use leasehold_store::host::{Instant, lock};
 use leasehold_store::{Get, Purpose, Version};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -62,6 +63,17 @@ pub enum MigrationPhase {
     Moving,
     /// Aborted; tasks are moved back.
     Aborting,
+}
+
+impl fmt::Display for Migrating {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a migration to shard_prefix_len {} ", self.to.digits())?;
+        match self.phase {
+            MigrationPhase::Announced => write!(f, "was announced at {}", self.started_at),
+            MigrationPhase::Moving => write!(f, "is moving tasks, since {}", self.started_at),
+            MigrationPhase::Aborting => write!(f, "is being aborted"),
+        }
+    }
 }
 
 /// The previous number of digits, and the state of the objects that are left at its keys.
@@ -142,27 +154,23 @@ impl Layout {
     }
 }
 
-impl LayoutSnapshot {
-    /// Time since it was requested. A pause of a virtual machine shows only on the wall clock.
-    fn age(&self, now: Instant) -> Duration {
-        let wall_ns = now.wall_ns.saturating_sub(self.requested_at.wall_ns);
-        now.since(self.requested_at).max(Duration::from_nanos(u64::try_from(wall_ns).unwrap_or(0)))
-    }
-}
-
 impl QueueMeta {
     /// True if tasks may be in shards of two lengths: a migration is in progress, or its old keys are not removed yet.
     #[must_use]
     pub fn is_migrating_or_unswept(&self) -> bool {
-        self.migrating.is_some() || self.left.as_ref().is_some_and(|left| left.swept_at.is_none())
+        self.migrating.is_some() || self.old_keys_left().is_some()
+    }
+
+    /// The previous layout, if objects are left at its keys.
+    pub(crate) fn old_keys_left(&self) -> Option<&PreviousLayout> {
+        self.left.as_ref().filter(|left| left.swept_at.is_none())
     }
 
     /// The shard lengths at which tasks may be stored, the current one first.
     #[must_use]
     pub fn lengths(&self) -> Vec<ShardLen> {
         let target = self.migrating.as_ref().map(|migrating| migrating.to);
-        let left =
-            self.left.as_ref().filter(|left| left.swept_at.is_none()).map(|left| left.shard_prefix_len);
+        let left = self.old_keys_left().map(|left| left.shard_prefix_len);
         [Some(self.shard_prefix_len), target, left].into_iter().flatten().collect()
     }
 }
@@ -238,17 +246,9 @@ impl ObjectQueue {
                 "shard_prefix_len was {began} when this client connected, but this queue has {has} now; connect again"
             )));
         }
-        let Some(migrating) = &now.migrating else { return Ok(()) };
-        let (to, since) = (migrating.to.digits(), migrating.started_at);
-        let message = match migrating.phase {
-            MigrationPhase::Aborting => {
-                format!("the migration to shard_prefix_len {to} is being aborted; try again later")
-            }
-            _ => format!(
-                "this queue is being migrated to shard_prefix_len {to}, since {since}; try again later"
-            ),
-        };
-        Err(Error::new(Kind::Unavailable, message))
+        let under_way =
+            |migrating: &Migrating| Error::new(Kind::Unavailable, format!("{migrating}; try again later"));
+        now.migrating.as_ref().map(under_way).map_or(Ok(()), Err)
     }
 
     /// Reads `queue.json` if the copy is older than `layout_refresh_interval`.
@@ -293,8 +293,11 @@ impl ObjectQueue {
         Ok(self.layout.known())
     }
 
+    /// Time since `queue.json` was requested. A pause of a virtual machine shows only on the wall clock.
     fn layout_age(&self) -> Duration {
-        self.layout.known().age(self.client.host().instant())
+        let (requested_at, now) = (lock(&self.layout.known).requested_at, self.client.host().instant());
+        let wall_ns = now.wall_ns.saturating_sub(requested_at.wall_ns);
+        now.since(requested_at).max(Duration::from_nanos(u64::try_from(wall_ns).unwrap_or(0)))
     }
 
     /// The key of a task by the latest known shard length.

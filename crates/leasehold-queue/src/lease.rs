@@ -12,7 +12,7 @@ use bytes::Bytes;
 pub use leasehold_core::lease::LEASE_TTL_MAX;
 use leasehold_core::lease::Take;
 use leasehold_core::{
-    Error, HexName, Holder, Kind, Lease, Now, Result, ShardRange, StoreTime, WorkerId, WriteId, keys,
+    Error, Holder, Kind, Lease, Now, Result, ShardRange, StoreTime, WorkerId, WriteId, keys,
 };
 use leasehold_store::{
     Client, Decision, HostExt, List, Object, Purpose, PutOutcome, Version, When, update_from,
@@ -43,8 +43,10 @@ pub struct Leases {
 /// A lease held by this process, as last confirmed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeldLease {
-    key: String,
-    lease: Lease,
+    /// Its key.
+    pub key: String,
+    /// The lease.
+    pub lease: Lease,
     version: Version,
 }
 
@@ -66,26 +68,6 @@ pub enum Renewed {
     Lost,
 }
 
-impl HeldLease {
-    /// Its key.
-    #[must_use]
-    pub fn key(&self) -> &str {
-        &self.key
-    }
-
-    /// The lease as last confirmed.
-    #[must_use]
-    pub fn lease(&self) -> &Lease {
-        &self.lease
-    }
-
-    /// True if it is certainly still held at `now`.
-    #[must_use]
-    pub fn is_trusted(&self, now: Now) -> bool {
-        now.is_before(self.lease.expires_at)
-    }
-}
-
 impl Leases {
     /// Creates a client for the leases of this holder.
     pub fn new(client: Client, holder: Holder) -> Result<Self> {
@@ -100,8 +82,8 @@ impl Leases {
 
     /// Creates a client for the leases of this process, under this worker id.
     pub fn of_process(client: &Client, worker: &WorkerId, ttl: Duration) -> Result<Self> {
-        let instance = HexName::from_random(client.host().random_bits());
-        Self::new(client.clone(), Holder { worker_id: worker.clone(), instance, ttl })
+        let (worker_id, instance) = (worker.clone(), client.host().random_name());
+        Self::new(client.clone(), Holder { worker_id, instance, ttl })
     }
 
     /// Client of the store.
@@ -204,6 +186,19 @@ impl Leases {
     /// Renews a lease. After an error the outcome is unknown: the lease is held until the last confirmed expiry.
     pub async fn renew(&self, held: &mut HeldLease) -> Result<Renewed> {
         self.replace(held, |lease, now, write_id| lease.renewed(self.holder.ttl, now, write_id)).await
+    }
+
+    /// Renews a lease and replaces the fields that describe its subject.
+    pub(crate) async fn renew_with(
+        &self,
+        held: &mut HeldLease,
+        subject: &Map<String, Value>,
+    ) -> Result<Renewed> {
+        let renewed = |lease: &Lease, now, write_id| Lease {
+            subject: subject.clone(),
+            ..lease.renewed(self.holder.ttl, now, write_id)
+        };
+        self.replace(held, renewed).await
     }
 
     /// Releases a lease, so that another process can take it at once. A lease that was lost is not changed.
@@ -333,7 +328,7 @@ pub(crate) fn released_replacement(
 ) -> Result<Lease> {
     let nobody = Holder {
         worker_id: WorkerId::checked("worker id", "nobody")?,
-        instance: HexName::from_random(client.host().random_bits()),
+        instance: client.host().random_name(),
         ttl: LEASE_TTL_MAX,
     };
     let (now, write_id) = (client.known_now()?, client.write_id());

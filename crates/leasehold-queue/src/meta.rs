@@ -93,10 +93,8 @@ pub struct QueueMeta {
 }
 
 impl QueueMeta {
-    pub(crate) fn to_bytes(&self) -> Result<Bytes> {
-        serde_json::to_vec_pretty(self)
-            .map(Bytes::from)
-            .map_err(|error| Error::new(Kind::Internal, "failed to serialize queue.json").because(error))
+    pub(crate) fn to_bytes(&self) -> Bytes {
+        Bytes::from(serde_json::to_vec_pretty(self).expect("maps with text for keys, numbers and text"))
     }
 
     /// Refuses a client that wants another layout or number of digits.
@@ -108,10 +106,9 @@ impl QueueMeta {
             )));
         }
         let has = self.shard_prefix_len;
-        match config.expected_shard_len()? {
-            Some(wanted) if wanted != has => Err(Error::invalid(format!(
-                "shard_prefix_len is set to {}, but this queue has {}; remove the setting, or correct it",
-                wanted.digits(),
+        match config.shard_prefix_len {
+            Some(wanted) if wanted != has.digits() => Err(Error::invalid(format!(
+                "shard_prefix_len is set to {wanted}, but this queue has {}; remove the setting, or correct it",
                 has.digits()
             ))),
             _ => Ok(()),
@@ -132,7 +129,7 @@ impl OpenedMeta {
     /// Reads `queue.json`, or creates it if it is missing and the configuration allows it.
     pub(crate) async fn open(place: Place, config: &QueueConfig) -> Result<Self> {
         let client = place.client(config.mode)?;
-        let wanted = config.expected_shard_len()?;
+        let wanted = config.shard_prefix_len.map(ShardLen::new).transpose()?;
         let requested_at = client.host().instant();
         let (meta, version) = match client.get(Purpose::Admin, keys::QUEUE).await? {
             Some(object) => (parse_meta(&object.body)?, object.version),

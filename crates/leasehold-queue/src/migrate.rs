@@ -166,7 +166,7 @@ impl ObjectQueue {
                 check_target(migrating, to)?;
                 has_begun = true;
                 migration.resume(&known, migrating).await?;
-            } else if let Some(left) = old_keys_left(&known.meta) {
+            } else if let Some(left) = known.meta.old_keys_left() {
                 if !options.removes_old_keys {
                     return Ok(migration.summary(&known.meta));
                 }
@@ -189,7 +189,7 @@ impl ObjectQueue {
                 migration.abort_step(&known, migrating).await?;
                 continue;
             }
-            match old_keys_left(&known.meta) {
+            match known.meta.old_keys_left() {
                 Some(left) if left.aborted && options.removes_old_keys => {
                     migration.remove_old_keys(&known, left).await?;
                 }
@@ -303,7 +303,7 @@ impl Migration<'_> {
         change(&mut meta);
         meta.write_id = client.write_id();
         let when = When::Unchanged(known.version.clone());
-        client.put(Purpose::Admin, keys::QUEUE, meta.to_bytes()?, &when).await.map(|_| ())
+        client.put(Purpose::Admin, keys::QUEUE, meta.to_bytes(), &when).await.map(|_| ())
     }
 
     /// Waits by the local clock, from a time at which `queue.json` has certainly been written.
@@ -338,7 +338,7 @@ impl Migration<'_> {
         Migrated {
             shard_prefix_len: meta.shard_prefix_len,
             moved: tally.moved,
-            sweep_after: old_keys_left(meta).map(|left| left.at.plus(self.options.grace)),
+            sweep_after: meta.old_keys_left().map(|left| left.at.plus(self.options.grace)),
             corrupt: tally.corrupt,
         }
     }
@@ -350,16 +350,10 @@ fn set_phase(meta: &mut QueueMeta, phase: MigrationPhase) {
     }
 }
 
-fn old_keys_left(meta: &QueueMeta) -> Option<&PreviousLayout> {
-    meta.left.as_ref().filter(|left| left.swept_at.is_none())
-}
-
 fn check_target(migrating: &Migrating, to: ShardLen) -> Result<()> {
     let (target, wanted) = (migrating.to.digits(), to.digits());
     if migrating.phase == MigrationPhase::Aborting {
-        return Err(Error::invalid(format!(
-            "the migration to shard_prefix_len {target} is being aborted; finish that with --abort"
-        )));
+        return Err(Error::invalid(format!("{migrating}; finish that with --abort")));
     }
     if target != wanted {
         return Err(Error::invalid(format!(
@@ -382,20 +376,8 @@ fn layout_contended() -> Error {
 }
 
 fn under_way(meta: &QueueMeta) -> Option<String> {
-    let migrating = meta.migrating.as_ref().map(|migrating| {
-        let (to, since) = (migrating.to.digits(), migrating.started_at);
-        match migrating.phase {
-            MigrationPhase::Announced => {
-                format!("a migration to shard_prefix_len {to} was announced at {since}")
-            }
-            MigrationPhase::Moving => {
-                format!("a migration to shard_prefix_len {to} is moving tasks, since {since}")
-            }
-            MigrationPhase::Aborting => format!("a migration to shard_prefix_len {to} is being aborted"),
-        }
-    });
-    migrating.or_else(|| {
-        let left = old_keys_left(meta)?;
+    meta.migrating.as_ref().map(ToString::to_string).or_else(|| {
+        let left = meta.old_keys_left()?;
         Some(format!(
             "the objects of shard_prefix_len {}, left at {}, are still to be removed",
             left.shard_prefix_len.digits(),

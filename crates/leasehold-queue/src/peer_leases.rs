@@ -5,7 +5,7 @@
 
 use futures::{StreamExt, stream};
 use leasehold_core::lease::RELEASED_BYTES;
-use leasehold_core::{Kind, Lease, Now, Result, StoreTime};
+use leasehold_core::{Kind, Now, Result, StoreTime};
 use leasehold_store::{Client, HostExt, ListEntry};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -54,20 +54,14 @@ impl PeerLeaseCache {
         (!now.is_past(listed.modified.plus(self.ttl))).then_some(true)
     }
 
-    /// Stores a lease that was read after a list showed this timestamp; `lease` is none if it no longer exists or is
-    /// corrupt.
-    pub fn insert(&mut self, key: &str, stamp: Option<StoreTime>, lease: Option<&Lease>) {
-        let until = lease.map_or(StoreTime::from_millis(0), |lease| lease.expires_at);
-        self.note(key, stamp.map(|stamp| Read { stamp, until, is_valid: true }));
-    }
-
-    /// Notes a corrupt lease: it need not be read again before it is old enough to be replaced.
-    pub fn insert_corrupt(&mut self, key: &str, stamp: Option<StoreTime>) {
-        let until = |stamp: StoreTime| stamp.plus(CORRUPT_AGE_MIN);
-        self.note(key, stamp.map(|stamp| Read { stamp, until: until(stamp), is_valid: false }));
-    }
-
-    fn note(&mut self, key: &str, read: Option<Read>) {
+    /// Stores a lease that was read after a list showed this timestamp, with its expiry; none if it is corrupt, and then it
+    /// need not be read again before it is old enough to be replaced.
+    pub fn insert(&mut self, key: &str, stamp: Option<StoreTime>, until: Option<StoreTime>) {
+        let read = stamp.map(|stamp| Read {
+            stamp,
+            until: until.unwrap_or_else(|| stamp.plus(CORRUPT_AGE_MIN)),
+            is_valid: until.is_some(),
+        });
         self.read.extend(read.map(|read| (key.to_owned(), read)));
     }
 
@@ -95,7 +89,8 @@ impl PeerLeaseCache {
         let reads = stream::iter(reads.collect::<Vec<_>>()).buffered(READS_AT_ONCE).collect::<Vec<_>>();
         for read in reads.await {
             let (listed, lease) = read?;
-            self.insert(&listed.key, Some(listed.modified), lease.as_ref());
+            let until = lease.map_or(StoreTime::from_millis(0), |lease| lease.expires_at);
+            self.insert(&listed.key, Some(listed.modified), Some(until));
         }
         let held = listed.into_iter().filter(|(_, listed)| self.is_held(listed, now) == Some(true));
         Ok(held.map(|(name, _)| name).collect())
@@ -111,7 +106,7 @@ impl PeerLeaseCache {
 mod tests {
     use super::*;
     use leasehold_core::lease::Take;
-    use leasehold_core::{HexName, Holder, Name};
+    use leasehold_core::{HexName, Holder, Lease, Name};
     use serde_json::Map;
 
     /// The lease is taken and released within the second of its timestamp; the cached copy says held until it
@@ -130,7 +125,7 @@ mod tests {
             ListEntry { key: "k".into(), modified: stamp, size }
         };
         let mut others = PeerLeaseCache::new(ttl);
-        others.insert("k", Some(stamp), Some(&lease));
+        others.insert("k", Some(stamp), Some(lease.expires_at));
         assert_eq!(others.is_held(&listed(&lease), now), Some(true));
         let released = lease.released(now, HexName::from_random(3));
         assert_eq!(others.is_held(&listed(&released), now), Some(false));

@@ -18,14 +18,14 @@
 
 use bytes::Bytes;
 use leasehold_core::forwarding::{self, ForwardingMarker, Stored};
-use leasehold_core::{Error, IndexLocation, Kind, NewTask, Result, Status, Task, TaskId, record};
+use leasehold_core::{Entry, Error, IndexLocation, Kind, NewTask, Result, Status, Task, TaskId, record};
 use leasehold_store::host::Instant;
 use leasehold_store::{HostExt, Object, Purpose, PutOutcome, When};
 use serde::Serialize;
 use std::time::Duration;
 
 use crate::connect::ObjectQueue;
-use crate::front::{Submit, Submitted};
+use crate::front::{QueueLayout, Submit, Submitted};
 use crate::layout::Intent;
 use crate::unique::{Reserved, UniqueKey};
 
@@ -45,26 +45,23 @@ impl ObjectQueue {
         self.ensure_allowed(Intent::Change).await?;
         let started = self.client.host().instant();
         let fresh = TaskId::from_random(self.client.host().random_bits());
-        let Some(key) = key else {
-            self.write_task(fresh, new_task, started, false).await?;
-            return Ok(Submitted::new(fresh, true));
+        let reserved = match &key {
+            Some(key) => self.reserve(key, fresh, &new_task).await?,
+            None => Reserved::Unfinished(fresh),
         };
-        match self.reserve(&key, fresh, &new_task).await? {
-            Reserved::Ours => {
-                self.write_task(fresh, new_task, started, true).await?;
-                Ok(Submitted::new(fresh, true))
-            }
+        match reserved {
             Reserved::Exists(id, status) => {
                 let is_dead = matches!(status, Status::Failed | Status::Expired);
+                let retries = is_dead && key.is_some_and(|key| key.retry_failed);
                 // Rejected if another producer has retried it first, which has the same effect.
-                let is_retried = is_dead && key.retry_failed && self.retry(&id).await?.is_done();
+                let is_retried = retries && self.retry(&id).await?.is_done();
                 Ok(Submitted { existing: Some(status), is_retried, ..Submitted::new(id, false) })
             }
-            // Its producer may have died between the two writes, or may just be slow: the first to write creates the
-            // task.
+            // The producer of another id may have died between the two writes, or may just be slow: the first to write
+            // creates the task.
             Reserved::Unfinished(id) => {
-                let is_new = self.write_task(id, new_task, started, true).await?;
-                Ok(Submitted::new(id, is_new))
+                let is_new = self.write_task(id, new_task, started, key.is_some()).await?;
+                Ok(Submitted::new(id, is_new || id == fresh))
             }
         }
     }
@@ -82,25 +79,16 @@ impl ObjectQueue {
         let task = new_task.submitted(id, self.shard_len().shard_of(&id), &self.step_context()?);
         let required =
             task.entry().ok_or_else(|| Error::new(Kind::Internal, "a new task has no index entry"))?;
-        let inbox = self.inbox_for(&task).await;
+        let mut inbox = self.inbox_for(&task).await;
         let entry = match &inbox {
             Some(worker) => required.at_location(IndexLocation::Inbox(worker.clone())),
             None => required.clone(),
         };
         // If this fails the entry may exist, which is harmless without its task.
         self.put_entry(Purpose::Submit, &entry).await.map_err(|error| not_submitted(&id, error))?;
-        let is_new = match self.put_task(&task, started).await {
-            Ok(is_new) => is_new,
-            Err(PutFailure::Definite(error)) => {
-                // Without a key the id is private to this submit, and no attempt has an unknown outcome: the record will
-                // never be written, so that its entry can never become valid, and needs no fence.
-                if !is_shared {
-                    self.remove_entry(Purpose::Submit, &entry).await;
-                }
-                return Err(not_submitted(&id, error));
-            }
-            Err(PutFailure::Uncertain(error)) => return Err(error),
-        };
+        // Without a key the id is private to this submit: if no attempt has an unknown outcome, the record will never be
+        // written, so that its entry can never become valid, and is removed without a fence.
+        let is_new = self.put_task(&task, started, (!is_shared).then_some(&entry)).await?;
         // A write that took longer than the layout can be trusted may have been applied at an outdated key.
         self.ensure_layout_current().await.map_err(|error| outcome_unknown(&task, error))?;
         if self.was_suspended(started) {
@@ -109,54 +97,50 @@ impl ObjectQueue {
             self.put_entry(Purpose::Submit, &required)
                 .await
                 .map_err(|error| outcome_unknown(&task, error))?;
-            self.ring(Purpose::Submit).await;
-            return Ok(is_new);
+            inbox = None;
         }
-        match &inbox {
-            Some(worker) => self.ring_inbox(Purpose::Submit, worker).await,
-            None => self.ring(Purpose::Submit).await,
-        }
+        self.ring(Purpose::Submit, inbox.as_ref()).await;
         Ok(is_new)
     }
 
-    async fn put_task(&self, task: &Task, started: Instant) -> Result<bool, PutFailure> {
+    /// Writes the task; false if it existed already. `entry` is removed if the task was definitely not written, now or
+    /// later.
+    async fn put_task(&self, task: &Task, started: Instant, entry: Option<&Entry>) -> Result<bool> {
         let key = self.task_key(&task.id);
         let body = Bytes::from(record::write(task));
         let write_id = task.write_id.clone();
         let ours = |found: &[u8]| forwarding::has_write(&key, found, &write_id);
         if self.was_suspended(started) {
             let error = Error::new(Kind::Unavailable, "this process was suspended during the submit");
-            return self.fence_own(task, &key, &ours, error).await.map_err(PutFailure::Uncertain);
+            return self.fence_own(task, &key, &ours, error).await;
         }
         let mut in_doubt = false;
         loop {
-            if let Err(error) = self.ensure_allowed(Intent::Change).await {
-                return Err(if in_doubt {
-                    PutFailure::Uncertain(outcome_unknown(task, error))
-                } else {
-                    PutFailure::Definite(error)
-                });
-            }
-            let put = self.client.put_if(Purpose::Submit, &key, body.clone(), &When::Absent, &ours).await;
+            let put = match self.ensure_allowed(Intent::Change).await {
+                Ok(()) => self.client.put_if(Purpose::Submit, &key, body.clone(), &When::Absent, &ours).await,
+                Err(error) if in_doubt => return Err(outcome_unknown(task, error)),
+                Err(error) => Err(error),
+            };
             match put {
                 Ok(PutOutcome::Written(_) | PutOutcome::Superseded(_)) => return Ok(true),
-                Ok(PutOutcome::Lost(found)) => {
-                    return accept_existing(&key, found).map_err(PutFailure::Uncertain);
-                }
+                Ok(PutOutcome::Lost(found)) => return accept_existing(&key, found),
                 // Once an earlier attempt may still be applied, a later definite failure does not make the outcome
                 // known.
                 Err(error) if !in_doubt && !error.outcome_is_unknown() => {
                     // An internal error may have happened after the write.
-                    let is_uncertain = error.kind() == Kind::Internal;
-                    return Err(if is_uncertain { PutFailure::Uncertain } else { PutFailure::Definite }(
-                        error,
-                    ));
+                    if error.kind() == Kind::Internal {
+                        return Err(error);
+                    }
+                    if let Some(entry) = entry {
+                        self.remove_entry(Purpose::Submit, entry).await;
+                    }
+                    return Err(not_submitted(&task.id, error));
                 }
                 Err(error) => {
                     in_doubt = true;
                     let tried = self.client.host().instant().since(started);
                     if tried >= self.config.submit_wait || error.kind() != Kind::Unavailable {
-                        return self.fence_own(task, &key, &ours, error).await.map_err(PutFailure::Uncertain);
+                        return self.fence_own(task, &key, &ours, error).await;
                     }
                 }
             }
@@ -178,16 +162,12 @@ impl ObjectQueue {
         ours: leasehold_store::client::IsOurWrite<'_>,
         error: Error,
     ) -> Result<bool> {
-        self.ensure_allowed(Intent::Change).await.map_err(|error| outcome_unknown(task, error))?;
-        let tombstone =
-            Task::tombstone(task.id, task.shard.clone(), "submit abandoned", &self.step_context()?);
-        let body = Bytes::from(record::write(&tombstone));
         let mut client = self.client.clone();
         if client.health().reads_fail() {
             // Probably unreachable. A single attempt: the submit has retried for long enough, and its caller waits.
             client = client.with_timeout(Duration::ZERO);
         }
-        match client.put(Purpose::Submit, key, body, &When::Absent).await {
+        match self.put_tombstone(&client, Purpose::Submit, &task.id).await {
             Ok(PutOutcome::Written(_) | PutOutcome::Superseded(_)) => {
                 // A tombstone that took so long may be at an outdated key, where it does not fence this id.
                 self.ensure_layout_current().await.map_err(|error| outcome_unknown(task, error))?;
@@ -199,14 +179,6 @@ impl ObjectQueue {
             Err(error) => Err(outcome_unknown(task, error)),
         }
     }
-}
-
-/// Failure to write the record of a task.
-enum PutFailure {
-    /// Definitely not written, now or later.
-    Definite(Error),
-    /// Possibly written, or another object has the key: see the error.
-    Uncertain(Error),
 }
 
 fn not_submitted(id: &TaskId, error: Error) -> Error {

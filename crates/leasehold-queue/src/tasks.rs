@@ -26,7 +26,8 @@ const IN_MARKER: &str = "in a forwarding marker";
 /// A task as last read or written, with the condition for its next change.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskSnapshot {
-    pub(crate) task: Task,
+    /// The task.
+    pub task: Task,
     pub(crate) version: Version,
 }
 
@@ -81,18 +82,6 @@ pub(crate) enum IndexUpdate {
 type AtKey = std::result::Result<Transition, ForwardingMarker>;
 
 impl TaskSnapshot {
-    /// Creates a snapshot of a task; the version is that of its layout.
-    #[must_use]
-    pub fn new(task: Task, version: Version) -> Self {
-        Self { task, version }
-    }
-
-    /// The task.
-    #[must_use]
-    pub fn task(&self) -> &Task {
-        &self.task
-    }
-
     pub(crate) fn object(&self) -> Object {
         Object { body: Bytes::from(record::write(&self.task)), version: self.version.clone() }
     }
@@ -224,7 +213,7 @@ impl ObjectQueue {
         }
         if step.task.status() == leasehold_core::Status::Pending {
             // Only now, once workers can find the task.
-            self.ring(purpose).await;
+            self.ring(purpose, None).await;
         }
         for entry in remove {
             self.remove_entry(purpose, entry).await;

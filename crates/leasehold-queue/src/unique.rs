@@ -15,10 +15,9 @@ use leasehold_core::{
     Error, HexName, Kind, NewTask, Now, Reason, Result, Status, StoreTime, Task, TaskId, TaskType, keys,
     record,
 };
-use leasehold_store::{Decision, HostExt, Object, Purpose, PutOutcome, When, update_from};
+use leasehold_store::{Client, Decision, HostExt, Object, Purpose, PutOutcome, When, update_from};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::connect::ObjectQueue;
@@ -52,15 +51,17 @@ impl KeyRecord {
         let is_left_behind = |removed_at: StoreTime| now.is_past(removed_at.plus(MARK_GRACE));
         now.is_past(self.expires_at) && self.removed_at.is_none_or(is_left_behind)
     }
+
+    fn to_bytes(&self) -> Bytes {
+        Bytes::from(serde_json::to_vec(self).expect("maps with text for keys, numbers and text"))
+    }
 }
 
 /// Outcome of reserving a key.
 pub(crate) enum Reserved {
-    /// The key was free and is reserved for this producer.
-    Ours,
     /// Another task has the key, in this status.
     Exists(TaskId, Status),
-    /// Another submit reserved the key, but its task does not exist yet.
+    /// The key is reserved for this task, by this submit or another one, and the task does not exist yet.
     Unfinished(TaskId),
 }
 
@@ -74,12 +75,14 @@ impl ObjectQueue {
     ) -> Result<Reserved> {
         key.check()?;
         let path = keys::unique(&key.hash(&new_task.task_type).to_hex());
-        let input = canonical(&new_task.input).to_string();
+        // Two programs may serialize the same input in different order.
+        let mut input = new_task.input.clone();
+        input.sort_all_objects();
         let record = KeyRecord {
             format: FORMAT,
             task_id: fresh,
             task_type: new_task.task_type.clone(),
-            input_hash: blake3::hash(input.as_bytes()).to_hex().to_string(),
+            input_hash: blake3::hash(input.to_string().as_bytes()).to_hex().to_string(),
             expires_at: self.now()?.latest_known().plus(key.lifetime),
             removed_at: None,
             write_id: self.client.write_id(),
@@ -87,9 +90,8 @@ impl ObjectQueue {
         };
         let mut when = When::Absent;
         loop {
-            let body = Bytes::from(serialize(&record)?);
-            match self.client.put(Purpose::Submit, &path, body, &when).await? {
-                PutOutcome::Written(_) | PutOutcome::Superseded(_) => return Ok(Reserved::Ours),
+            match self.client.put(Purpose::Submit, &path, record.to_bytes(), &when).await? {
+                PutOutcome::Written(_) | PutOutcome::Superseded(_) => return Ok(Reserved::Unfinished(fresh)),
                 PutOutcome::Lost(None) => when = When::Absent,
                 PutOutcome::Lost(Some(object)) => match self.reserved_by(key, &path, &object, &record).await?
                 {
@@ -140,12 +142,20 @@ impl ObjectQueue {
 
     /// Puts a tombstone at an unused task id, so that the task can no longer be created; false if the task exists.
     pub(crate) async fn fence_task(&self, id: &TaskId) -> Result<bool> {
+        Ok(matches!(self.put_tombstone(&self.client, Purpose::Sweep, id).await?, PutOutcome::Written(_)))
+    }
+
+    pub(crate) async fn put_tombstone(
+        &self,
+        client: &Client,
+        purpose: Purpose,
+        id: &TaskId,
+    ) -> Result<PutOutcome> {
         self.ensure_allowed(Intent::Change).await?;
         let shard = self.shard_len().shard_of(id);
         let tombstone = Task::tombstone(*id, shard, "submit abandoned", &self.step_context()?);
         let body = Bytes::from(record::write(&tombstone));
-        let put = self.client.put(Purpose::Sweep, &self.task_key(id), body, &When::Absent).await?;
-        Ok(matches!(put, PutOutcome::Written(_)))
+        client.put(purpose, &self.task_key(id), body, &When::Absent).await
     }
 
     /// An expired record with the id of a task that never existed: the next submit under its key replaces it.
@@ -161,7 +171,7 @@ impl ObjectQueue {
             write_id: self.client.write_id(),
             unknown: Map::new(),
         };
-        serialize(&record).map(Bytes::from)
+        Ok(record.to_bytes())
     }
 
     /// Removes an expired idempotency record: a tombstone at its task id, a mark in the record, then one delete that
@@ -184,7 +194,7 @@ impl ObjectQueue {
             let removed_at = now.latest_known();
             record.removed_at = Some(removed_at);
             record.write_id = self.client.write_id();
-            Ok(Decision::write(serialize(&record)?, Some(removed_at)))
+            Ok(Decision::write(record.to_bytes(), Some(removed_at)))
         });
         let Some(removed_at) = marked.await?.result else { return Ok(false) };
         // The mark protects the record only for a while. A process that was suspended in between leaves the delete to
@@ -222,22 +232,4 @@ pub(crate) fn parsed(path: &str, body: &[u8]) -> Result<KeyRecord> {
         return Err(corrupt(format!("format {} is not supported, only up to {FORMAT}", record.format)));
     }
     Ok(record)
-}
-
-/// The value with sorted object fields: two programs may serialize the same input in different order.
-fn canonical(value: &Value) -> Value {
-    match value {
-        Value::Array(items) => items.iter().map(canonical).collect(),
-        Value::Object(fields) => {
-            let sorted: BTreeMap<_, _> =
-                fields.iter().map(|(name, value)| (name, canonical(value))).collect();
-            sorted.into_iter().map(|(name, value)| (name.clone(), value)).collect()
-        }
-        plain => plain.clone(),
-    }
-}
-
-fn serialize(record: &KeyRecord) -> Result<Vec<u8>> {
-    serde_json::to_vec(record)
-        .map_err(|error| Error::new(Kind::Internal, "failed to serialize idempotency record").because(error))
 }

@@ -73,7 +73,7 @@ impl ObjectQueue {
             if self.was_suspended(started) {
                 self.put_entry(purpose, &entry).await.map_err(Error::with_unknown_outcome)?;
             }
-            self.ring(purpose).await;
+            self.ring(purpose, None).await;
         }
         Ok(created)
     }

@@ -241,7 +241,7 @@ fn counted(clients: &[Client]) -> BTreeMap<(Purpose, Verb), u64> {
 async fn connect(workload: &Workload, client: Client) -> ObjectQueue {
     let direct = (workload.mode == Mode::Direct).then(DirectDispatch::default);
     let config =
-        QueueConfig { shard_prefix_len: workload.shard_len.digits(), direct, ..QueueConfig::default() };
+        QueueConfig { shard_prefix_len: Some(workload.shard_len.digits()), direct, ..QueueConfig::default() };
     ObjectQueue::with_config(client, config).await.expect("no faults are injected")
 }
 

@@ -153,7 +153,7 @@ impl ShardWorker {
 
     async fn connect(&self, host: &SimHost, client: Client) -> ObjectQueue {
         loop {
-            let config = QueueConfig { shard_prefix_len: DIGITS, ..QueueConfig::default() };
+            let config = QueueConfig { shard_prefix_len: Some(DIGITS), ..QueueConfig::default() };
             match ObjectQueue::with_config(client.clone(), config).await {
                 Ok(queue) => return queue,
                 Err(error) => self.checker.note(host, &format!("failed to connect: {error}")),

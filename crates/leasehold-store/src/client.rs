@@ -148,7 +148,7 @@ impl Client {
     /// Creates a new write id.
     #[must_use]
     pub fn write_id(&self) -> WriteId {
-        WriteId::from_random(self.host.random_bits())
+        self.host.random_name()
     }
 
     /// Reads an object.

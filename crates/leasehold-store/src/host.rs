@@ -5,7 +5,7 @@
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Either, select};
-use leasehold_core::{Error, Kind, Result};
+use leasehold_core::{Error, HexName, Kind, Result};
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -148,6 +148,11 @@ pub trait HostExt: Host {
     /// Returns 128 random bits.
     fn random_bits(&self) -> u128 {
         (u128::from(self.random()) << 64) | u128::from(self.random())
+    }
+
+    /// Returns a random name.
+    fn random_name(&self) -> HexName {
+        HexName::from_random(self.random_bits())
     }
 
     /// Returns a random duration below `bound`.

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use futures::future::try_join_all;
-use leasehold_core::{Error, HexName, Kind, Now, Result, keys};
+use leasehold_core::{Error, Kind, Now, Result, keys};
 use serde::Serialize;
 
 use crate::client::{Client, PutOutcome};
@@ -55,7 +55,7 @@ impl ProbeReport {
 
 /// Probes a store. An error means that the probe failed; see [`ProbeReport::verdict`] for its result.
 pub async fn probe(client: &Client) -> Result<ProbeReport> {
-    let probe = Probe { client, name: HexName::from_random(client.host().random_bits()).to_string() };
+    let probe = Probe { client, name: client.host().random_name().to_string() };
     // A store that does not accept the first object fails at once.
     let PutOutcome::Written(first) = probe.put("object", &When::Absent).await? else {
         return Err(Error::new(Kind::Internal, "random probe key already exists"));

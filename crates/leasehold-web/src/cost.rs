@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use crate::testing::{DashboardFixture, claim};
     use leasehold_core::{Result, Task};
-    use leasehold_queue::{Settlement, Transition};
+    use leasehold_queue::{QueueLayout, Settlement, Transition};
     use std::time::Duration;
 
     /// Compares the requests sent for one change with those derived from the history.

@@ -1,14 +1,18 @@
 //! The engine of a worker: runs the tasks of a source in slots, until shutdown. It knows no layout.
 //!
-//! A running task and the source are polled together, so that a task goes on while the source scans for others. After
-//! a shutdown was requested the source claims nothing new, and running tasks may finish; after the drain time, or on
-//! abort, they are stopped and released.
+//! A running task and the source are polled together, so that a task goes on while the source scans for others. The
+//! result of a handler is written only while the claim is held. If the store fails, recording is retried until the claim
+//! expires; after that another worker recovers the task. After a shutdown was requested the source claims nothing new,
+//! and running tasks may finish; after the drain time, or on abort, they are stopped and released.
 
 use futures::StreamExt;
 use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
-use leasehold_core::{Kind, Result};
-use leasehold_queue::source::{Duty, DutyPlan, Slots, SourceStatus, TaskSource, next_or};
+use leasehold_core::{Kind, Result, Task};
+use leasehold_queue::Settlement;
+use leasehold_queue::source::{
+    ClaimedTask, Duty, DutyPlan, Slot, Slots, SourceStatus, TaskInSlot, TaskSource, next_or,
+};
 use leasehold_store::HostExt;
 use leasehold_store::host::{Host, Instant, Running};
 use std::convert::Infallible;
@@ -16,20 +20,25 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
-use crate::renew::{self, ActiveClaim};
+use crate::renew;
+use crate::run_handle::{RunHandle, Stop};
 use crate::runner::TaskRunner;
 use crate::shutdown::{Shutdown, Stage};
 
+/// Pause between two attempts to record a result.
+const SETTLE_PAUSE: Duration = Duration::from_secs(1);
+
 /// State of a running worker.
-pub(crate) struct Engine {
-    pub(crate) runner: TaskRunner,
+struct Engine {
+    runner: TaskRunner,
     slots: Slots,
-    pub(crate) status: Arc<dyn SourceStatus>,
-    /// Claims to renew. The renewer ends after the last sender was dropped.
-    pub(crate) renewals: mpsc::UnboundedSender<Arc<ActiveClaim>>,
+    status: Arc<dyn SourceStatus>,
+    /// Runs whose claims are renewed. The renewer ends after the last sender was dropped.
+    renewals: mpsc::UnboundedSender<Arc<RunHandle>>,
     /// Cancelled if all runs have to stop, and those that would start.
-    pub(crate) stopping: CancellationToken,
+    stopping: CancellationToken,
 }
 
 /// Runs the tasks of a source and does its duties, until shutdown or until nothing is left. When this returns, every
@@ -40,9 +49,9 @@ pub(crate) async fn run(
     slots: Slots,
     shutdown: Shutdown,
 ) -> Result<()> {
-    let (renewals, claims) = mpsc::unbounded_channel();
+    let (renewals, runs) = mpsc::unbounded_channel();
     let status = source.status();
-    let renewer = renew::run(runner.host.clone(), status.clone(), claims);
+    let renewer = renew::run(runner.host.clone(), status.clone(), runs);
     let renewing = runner.host.spawn_thread("leasehold-renew", Box::pin(renewer));
     let duties = spawn_duties(&*source, &runner, &slots);
     let engine = Engine { runner, slots, status, renewals, stopping: CancellationToken::new() };
@@ -103,6 +112,77 @@ impl Engine {
         select(timeout, Box::pin(shutdown.reached(Stage::Abort))).await;
         self.stopping.cancel();
         std::future::pending().await
+    }
+
+    /// Runs a claimed task to its end, and frees its slot.
+    async fn execute(&self, TaskInSlot { task, slot }: TaskInSlot) {
+        let span = self.runner.span(task.task());
+        self.run_and_settle(task, slot).instrument(span).await;
+    }
+
+    async fn run_and_settle(&self, claimed: Box<dyn ClaimedTask>, slot: Slot) {
+        if claimed.time_left().is_none() {
+            // The answer came so late that the claim has expired: another worker recovers the task.
+            tracing::warn!("claim expired before it was confirmed");
+            return self.runner.count(None);
+        }
+        tracing::info!("task claimed");
+        let mut slot = Some(slot);
+        let frees_slot = claimed.frees_slot_before_finish();
+        let (task, run) = (claimed.task().clone(), RunHandle::new(claimed));
+        // The renewer receives runs until this engine is dropped.
+        let _ = self.renewals.send(run.clone());
+        let running = Box::pin(self.runner.run(task, &run));
+        let end = match select(running, Box::pin(self.stopping.cancelled())).await {
+            Either::Left((end, _)) => end,
+            Either::Right(((), running)) => {
+                run.stop(Stop::Shutdown);
+                running.await
+            }
+        };
+        if frees_slot {
+            slot.take();
+        }
+        let settled = match end {
+            Some(settlement) => self.settle(&run, settlement).await,
+            None => None,
+        };
+        run.mark_settled();
+        self.runner.count(settled.as_ref());
+    }
+
+    /// Records the result of a run, as long as the claim can be trusted. During an outage the claim is renewed and
+    /// recording is retried; any other error is retried only until the lease expires that was held at that time.
+    async fn settle(&self, run: &RunHandle, settlement: Settlement) -> Option<Task> {
+        let mut limit = None;
+        let mut claim = run.claim.lock().await;
+        while run.stop_reason() != Some(Stop::Lost) {
+            let error = match claim.finish(settlement.clone()).await {
+                Ok(None) => {
+                    tracing::warn!("claim was lost before the task's result was recorded");
+                    break;
+                }
+                Ok(settled) => return settled,
+                Err(error) => error,
+            };
+            self.status.request_failed("record a task's result", &error);
+            let (now, outage) = (self.runner.host.instant(), self.status.long_outage());
+            let is_outage = matches!(error.kind(), Kind::Unavailable | Kind::Denied) || outage.is_some();
+            let held_for = claim.time_left();
+            limit = if is_outage { None } else { limit.or(held_for.map(|left| (now, left))) };
+            let until_limit =
+                limit.map_or(Duration::MAX, |(since, left)| left.saturating_sub(now.since(since)));
+            let Some(left) = held_for.map(|left| left.min(until_limit)).filter(|left| !left.is_zero()) else {
+                tracing::warn!("claim expired before the task's result was recorded");
+                break;
+            };
+            drop(claim);
+            let pause = outage.map_or(SETTLE_PAUSE, |outage| outage.pause(now).min(left / 2));
+            self.runner.host.sleep(pause.max(SETTLE_PAUSE)).await;
+            claim = run.claim.lock().await;
+        }
+        claim.keep_late_result(settlement).await;
+        None
     }
 }
 

@@ -6,7 +6,7 @@
 //! also do the maintenance duties of their layout, so no separate process is needed.
 //!
 //! ```text
-//!   source ── next ──▶ execute ──▶ finish          one slot per running task
+//!   source ── next ──▶ engine ──▶ finish           one slot per running task
 //!                         │
 //!                       renew                      on a thread that handlers cannot block
 //!
@@ -19,18 +19,16 @@
 //! | [`options`] | configuration of a worker |
 //! | [`worker`] | a worker: handlers, source, monitor, counts |
 //! | [`shutdown`] | stopping in two stages: drain, abort |
-//! | `engine` | runs the tasks of a source in slots, until shutdown; the loop of maintenance duties |
-//! | `execute` | one task from claim to settlement |
+//! | `engine` | runs the tasks of a source in slots, from claim to settlement; the loop of maintenance duties |
 //! | `renew` | renews claims |
 //! | `runner` | runs a handler until it ends or has to stop |
-//! | `run_handle` | handle of one run: stop it, read its progress |
+//! | `run_handle` | handle of one run: its claim, stopping it, its progress |
 //! | [`staging`] | artifacts, before and after the handler |
 //! | `objects` | the source of tasks over the objects of a queue in a bucket |
 //!
 //! [`TaskSource`]: leasehold_queue::source::TaskSource
 
 mod engine;
-mod execute;
 pub mod handler;
 mod objects;
 pub mod options;

@@ -24,8 +24,8 @@ mod scan;
 mod shard_assignment;
 mod shards;
 
-use futures::FutureExt;
 use futures::future::{BoxFuture, Either, Fuse, select};
+use futures::{FutureExt, TryStreamExt};
 use leasehold_core::scan::{BackoffAction, CORRUPT_PAUSE, IndexHit, ScanTarget};
 use leasehold_core::{
     Entry, Error, Index, IndexLocation, Kind, Now, Result, ShardRange, Status, StoreTime, TaskId,
@@ -233,15 +233,11 @@ impl Objects {
         // Also tasks that wait for a worker that may be dead.
         key_ranges.extend([KeyRange::inboxes(), KeyRange::at(&IndexLocation::Overflow)]);
         for key_range in key_ranges {
-            let mut next = Some(key_range);
-            while let Some(key_range) = next {
-                let (entries, rest) = self.queue.entries_in(Purpose::Discover, key_range).await?;
-                for entry in entries {
-                    if self.is_unfinished_and_handled(&entry).await? {
-                        return Ok(Some(entry.id));
-                    }
+            let mut entries = std::pin::pin!(self.queue.entries_in(Purpose::Discover, key_range));
+            while let Some(entry) = entries.try_next().await? {
+                if self.is_unfinished_and_handled(&entry).await? {
+                    return Ok(Some(entry.id));
                 }
-                next = rest;
             }
         }
         Ok(None)

@@ -7,60 +7,38 @@
 use futures::StreamExt;
 use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
-use leasehold_queue::source::{ClaimStatus, ClaimedTask, SourceStatus, next_or};
+use leasehold_queue::source::{ClaimStatus, SourceStatus, next_or};
 use leasehold_store::{Host, HostExt};
 use std::sync::Arc;
-use tokio::sync::{Mutex, MutexGuard, mpsc};
+use tokio::sync::mpsc;
 
 use crate::run_handle::{RunHandle, Stop};
 
 /// Fraction of the usual interval after which a failed renewal is tried again, at most.
 const RETRY_PART: u32 = 4;
 
-/// A claim whose task is running.
-#[derive(Debug)]
-pub(crate) struct ActiveClaim {
-    /// Handle of the run.
-    pub(crate) run: Arc<RunHandle>,
-    claimed: Mutex<Box<dyn ClaimedTask>>,
-}
-
-impl ActiveClaim {
-    /// Creates an active claim from a new claim.
-    pub(crate) fn new(claimed: Box<dyn ClaimedTask>) -> Arc<Self> {
-        let run = RunHandle::new(claimed.task().id);
-        Arc::new(Self { run, claimed: Mutex::new(claimed) })
-    }
-
-    /// Locks the claim for settling it. No renewal happens while the lock is held.
-    pub(crate) async fn lock(&self) -> MutexGuard<'_, Box<dyn ClaimedTask>> {
-        self.claimed.lock().await
-    }
-}
-
-/// Renews all claims that are received, until the sender is dropped and all of them have ended.
+/// Renews the claims of all runs that are received, until the sender is dropped and all of them have ended.
 pub(crate) async fn run(
     host: Arc<dyn Host>,
     status: Arc<dyn SourceStatus>,
-    mut claims: mpsc::UnboundedReceiver<Arc<ActiveClaim>>,
+    mut runs: mpsc::UnboundedReceiver<Arc<RunHandle>>,
 ) {
     let mut renewals = FuturesUnordered::new();
     loop {
-        match next_or(&mut renewals, Box::pin(claims.recv())).await {
+        match next_or(&mut renewals, Box::pin(runs.recv())).await {
             Either::Left(()) => {}
-            Either::Right(Some(active)) => {
-                renewals.push(Box::pin(renew(host.clone(), status.clone(), active)));
+            Either::Right(Some(run)) => {
+                renewals.push(Box::pin(renew(host.clone(), status.clone(), run)));
             }
-            // No more claims will come: renew the held ones until they end.
+            // No more runs will come: renew the claims until they end.
             Either::Right(None) => return renewals.for_each(|()| async {}).await,
         }
     }
 }
 
-async fn renew(host: Arc<dyn Host>, status: Arc<dyn SourceStatus>, active: Arc<ActiveClaim>) {
-    let run = &active.run;
+async fn renew(host: Arc<dyn Host>, status: Arc<dyn SourceStatus>, run: Arc<RunHandle>) {
     let (mut pause, mut time_left) = {
-        let claimed = active.lock().await;
+        let claimed = run.claim.lock().await;
         (claimed.renew_every(), claimed.time_left())
     };
     loop {
@@ -71,7 +49,7 @@ async fn renew(host: Arc<dyn Host>, status: Arc<dyn SourceStatus>, active: Arc<A
             Either::Left(_) => return,
             Either::Right((due, _)) => matches!(due, Either::Right(_)),
         };
-        let mut claimed = active.lock().await;
+        let mut claimed = run.claim.lock().await;
         if run.is_ended() {
             return;
         }

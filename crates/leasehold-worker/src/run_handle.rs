@@ -1,7 +1,7 @@
-//! Handle of one run of a task: stops its handler and collects its progress. The claim itself, in a store or on a
-//! disk, belongs to the source of the task.
+//! Handle of one run of a task: its claim, the signal that stops its handler, and the handler's progress.
 
 use leasehold_core::TaskId;
+use leasehold_queue::source::ClaimedTask;
 use leasehold_store::host::lock;
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
@@ -27,6 +27,8 @@ pub(crate) enum Stop {
 pub(crate) struct RunHandle {
     /// The task.
     pub(crate) id: TaskId,
+    /// The claim. It is renewed or settled only under this lock, so that no renewal happens while it is settled.
+    pub(crate) claim: tokio::sync::Mutex<Box<dyn ClaimedTask>>,
     stop: watch::Sender<Option<Stop>>,
     progress: Mutex<Progress>,
     /// Notified of requests for an early renewal.
@@ -44,9 +46,10 @@ struct Progress {
 
 impl RunHandle {
     /// Creates the handle of a run that is about to begin.
-    pub(crate) fn new(id: TaskId) -> Arc<Self> {
+    pub(crate) fn new(claimed: Box<dyn ClaimedTask>) -> Arc<Self> {
         Arc::new(Self {
-            id,
+            id: claimed.task().id,
+            claim: tokio::sync::Mutex::new(claimed),
             stop: watch::Sender::new(None),
             progress: Mutex::default(),
             renewal: Notify::new(),

@@ -7,7 +7,8 @@ use leasehold_queue::Settlement;
 use leasehold_store::Host;
 use leasehold_store::host::{End, Running};
 use std::sync::Arc;
-use tokio::sync::oneshot;
+use std::sync::atomic::Ordering::Relaxed;
+use tokio::sync::{oneshot, watch};
 use tracing::Instrument;
 
 use crate::handler::{Handler, Handlers, TaskError};
@@ -38,8 +39,10 @@ impl TaskRunner {
     pub(crate) async fn run(&self, task: Task, run: &Arc<RunHandle>) -> Option<Settlement> {
         tracing::info!("task started");
         self.counts.add(|counts| &mut counts.started);
-        let _running = self.counts.run();
-        self.run_handler(task, run).await
+        self.counts.running.fetch_add(1, Relaxed);
+        let end = self.run_handler(task, run).await;
+        self.counts.running.fetch_sub(1, Relaxed);
+        end
     }
 
     /// Span of one run, including everything that its handler does. Events inside do not repeat its fields. It has
@@ -94,7 +97,9 @@ impl TaskRunner {
         };
         let timeout = task.timeout_secs;
         let (sender, received) = oneshot::channel::<RunOutcome>();
-        let staged = StagedRun::new(self.artifact_io.clone(), handler, task, run.clone());
+        let (artifact_io, run_handle) = (self.artifact_io.clone(), run.clone());
+        let phase = watch::Sender::default();
+        let staged = StagedRun { artifact_io, handler, task, run: run_handle, phase };
         let (limit, is_publishing) = (staged.timed_out(self.host.clone()), staged.is_publishing());
         let work = async move {
             // The receiver is dropped if the run was abandoned.

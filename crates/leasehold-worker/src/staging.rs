@@ -8,7 +8,8 @@
 //!
 //! The transfer itself is done by an implementation of [`ArtifactIo`].
 
-use futures::future::{BoxFuture, Either, select};
+use futures::FutureExt;
+use futures::future::{BoxFuture, Either, pending, select};
 use leasehold_core::limits::ARTIFACTS_MAX;
 use leasehold_core::{ArtifactId, Artifacts, Error, Name, Reason, Result, Task};
 use leasehold_store::Host;
@@ -119,8 +120,9 @@ impl RunFiles {
 }
 
 /// Phase of a run. The time limit of a handler counts only while it runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Phase {
+    #[default]
     Staging,
     Running,
     Publishing,
@@ -135,28 +137,19 @@ pub(crate) struct StagedRun {
     pub(crate) handler: HandlerFn,
     pub(crate) task: Task,
     pub(crate) run: Arc<RunHandle>,
-    phase: watch::Sender<Phase>,
+    pub(crate) phase: watch::Sender<Phase>,
 }
 
 impl StagedRun {
-    pub(crate) fn new(
-        artifact_io: Option<Arc<dyn ArtifactIo>>,
-        handler: HandlerFn,
-        task: Task,
-        run: Arc<RunHandle>,
-    ) -> Self {
-        Self { artifact_io, handler, task, run, phase: watch::Sender::new(Phase::Staging) }
-    }
-
     /// Completes when the handler has exceeded its time limit.
     pub(crate) fn timed_out(&self, host: Arc<dyn Host>) -> BoxFuture<'static, ()> {
-        let Some(secs) = self.task.timeout_secs else { return Box::pin(futures::future::pending()) };
+        let Some(secs) = self.task.timeout_secs else { return Box::pin(pending()) };
         let mut phase = self.phase.subscribe();
         Box::pin(async move {
             let began = phase.wait_for(|phase| *phase != Phase::Staging).await.is_ok();
             host.sleep(Duration::from_secs(secs)).await;
             if !began || *phase.borrow() == Phase::Publishing {
-                futures::future::pending::<()>().await;
+                pending::<()>().await;
             }
         })
     }
@@ -170,7 +163,12 @@ impl StagedRun {
     /// Stages, runs, publishes. No handler has started before staging is complete, so staging may simply stop with
     /// the claim; publishing is asked to stop, because it has to clean up.
     pub(crate) async fn run(self) -> RunOutcome {
-        let files = Arc::new(self.unless_stopped(self.stage()).await?);
+        let is_stopped = if breaks("staging-goes-on") { pending().boxed() } else { self.stopped() };
+        let files = match select(Box::pin(self.stage()), is_stopped).await {
+            Either::Left((files, _)) => Arc::new(files?),
+            // The reason is known to the caller that stopped it.
+            Either::Right(_) => return Err(TaskError::Retry("stopped".to_owned())),
+        };
         self.run.clear_progress();
         self.phase.send_replace(Phase::Running);
         let (task, run) = (Arc::new(self.task.clone()), self.run.clone());
@@ -181,18 +179,8 @@ impl StagedRun {
         Ok((output, results))
     }
 
-    async fn unless_stopped<T>(
-        &self,
-        work: impl Future<Output = Result<T, TaskError>>,
-    ) -> Result<T, TaskError> {
-        if breaks("staging-goes-on") {
-            return work.await;
-        }
-        match select(Box::pin(work), Box::pin(self.run.until_stopped())).await {
-            Either::Left((done, _)) => done,
-            // The reason is known to the caller that stopped it.
-            Either::Right(_) => Err(TaskError::Retry("stopped".to_owned())),
-        }
+    fn stopped(&self) -> BoxFuture<'_, ()> {
+        self.run.until_stopped().map(drop).boxed()
     }
 
     async fn stage(&self) -> Result<RunFiles, TaskError> {
@@ -223,10 +211,7 @@ impl StagedRun {
         }
         for (name, path) in results {
             let artifact_io = files.artifact_io().map_err(|error| TaskError::Retry(error.to_string()))?;
-            let stopped = Box::pin(async {
-                self.run.until_stopped().await;
-            });
-            let artifact = artifact_io.publish(&name, &path, stopped).await;
+            let artifact = artifact_io.publish(&name, &path, self.stopped()).await;
             let artifact = artifact.map_err(|error| not_published(&name, &error))?;
             published.insert(name, artifact);
         }

@@ -1,14 +1,15 @@
 //! A worker: its handlers, its source of tasks, and a view of it while it runs.
 
 use futures::future::{Either, select};
-use leasehold_core::{Error, Result, Shard, ShardRange, ids::Name};
-use leasehold_queue::source::{DrainWait, OpenSource, Slots, SourceStatus, TaskSource, WorkerInfo};
+use leasehold_core::{Error, Result, Shard, ids::Name};
+use leasehold_queue::source::{OpenSource, Slots, SourceStatus, TaskSource, WorkerInfo};
 use leasehold_queue::{ObjectQueue, Queue};
 use leasehold_store::Host;
 use leasehold_store::host::lock;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::future::Future;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -59,25 +60,10 @@ pub struct Counts {
 pub(crate) struct Counters {
     counts: Mutex<Counts>,
     /// Handlers that run at this moment.
-    running: AtomicU64,
-}
-
-/// A handler that runs.
-pub(crate) struct RunningHandler<'a>(&'a Counters);
-
-impl Drop for RunningHandler<'_> {
-    fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Relaxed);
-    }
+    pub(crate) running: AtomicU64,
 }
 
 impl Counters {
-    /// Counts a handler as running until the result is dropped.
-    pub(crate) fn run(&self) -> RunningHandler<'_> {
-        self.running.fetch_add(1, Relaxed);
-        RunningHandler(self)
-    }
-
     /// Adds one to a count.
     pub(crate) fn add(&self, count: fn(&mut Counts) -> &mut u64) {
         *count(&mut lock(&self.counts)) += 1;
@@ -96,19 +82,19 @@ pub struct Monitor {
     status: Arc<OnceLock<Arc<dyn SourceStatus>>>,
 }
 
+/// A monitor shows the status of the source of tasks: its shards, its inbox, its reason to wait.
+impl Deref for Monitor {
+    type Target = dyn SourceStatus;
+
+    fn deref(&self) -> &Self::Target {
+        match self.status.get() {
+            Some(status) => &**status,
+            None => &(),
+        }
+    }
+}
+
 impl Monitor {
-    /// Reason why it waits, if it has nothing to run and stops when nothing is left ([`WorkerOptions::until_empty`]).
-    #[must_use]
-    pub fn drain_wait(&self) -> Option<DrainWait> {
-        self.status.get()?.drain_wait()
-    }
-
-    /// True if it has an inbox and certainly holds it.
-    #[must_use]
-    pub fn has_inbox(&self) -> bool {
-        self.status.get().is_some_and(|status| status.has_inbox())
-    }
-
     /// Counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -119,12 +105,6 @@ impl Monitor {
     #[must_use]
     pub fn running(&self) -> u64 {
         self.counts.running.load(Relaxed)
-    }
-
-    /// Shards that it serves now; none before it runs.
-    #[must_use]
-    pub fn shards(&self) -> Vec<ShardRange> {
-        self.status.get().map_or_else(Vec::new, |status| status.shards())
     }
 }
 

@@ -157,7 +157,9 @@ fn read_sealed<'a, H: Deserialize<'a>>(
     let parsed = |error: serde_json::Error| format!("header: {error}");
     let FormatOnly { format } = serde_json::from_slice(line).map_err(parsed)?;
     if format > FORMAT {
-        return Err(format!("format {format} is newer than the supported format {FORMAT}; upgrade leasehold"));
+        return Err(format!(
+            "format {format} is newer than the supported format {FORMAT}; upgrade leasehold"
+        ));
     }
     let rest = &body[line.len() + 1..];
     let hash = sealed::check(line, rest)?;
@@ -199,7 +201,11 @@ mod tests {
         for place in 0..body.len() {
             let mut changed = body.to_vec();
             changed[place] ^= 1;
-            assert_eq!(decode_chunk("chunk", &changed, &reference).unwrap_err().kind(), Kind::Corrupt, "{place}");
+            assert_eq!(
+                decode_chunk("chunk", &changed, &reference).unwrap_err().kind(),
+                Kind::Corrupt,
+                "{place}"
+            );
             assert!(decode_chunk("chunk", &body[..place], &reference).is_err(), "{place}");
         }
         let other = ChunkRef { name: ChunkName { seq: Seq::new(7), number: 3 }, ..reference };
@@ -210,8 +216,12 @@ mod tests {
     fn a_manifest_survives_and_names_its_position() {
         let (_, reference, _) = chunk();
         let position = LogPosition { seq: Seq::new(7), hash: reference.hash };
-        let mut manifest =
-            SnapshotManifest::new(position, StoreTime::from_millis(5), vec![reference], WriteId::from_random(1));
+        let mut manifest = SnapshotManifest::new(
+            position,
+            StoreTime::from_millis(5),
+            vec![reference],
+            WriteId::from_random(1),
+        );
         manifest.fences = vec![Seq::new(1), Seq::new(6)];
         manifest.replaced = vec![ChunkName { seq: Seq::new(2), number: 0 }];
         let body = manifest.encode();

@@ -9,6 +9,7 @@ use leasehold_core::outpost::{Consistency, DiskLease, NodeNow, OpKind, SpoolFile
 use leasehold_core::settlement::Settlement;
 use leasehold_core::task::Claim;
 use leasehold_core::{Event, HexName, LeaseId, Result, State, Task, TaskId, WorkerId, step};
+use leasehold_store::HostExt;
 use leasehold_store::mutant::breaks;
 use std::time::Duration;
 
@@ -82,14 +83,14 @@ impl Spool {
         DiskLease {
             worker_id: worker.clone(),
             node_id: self.config.node_id.clone(),
-            instance: self.random_name(),
+            instance: self.host.random_name(),
             epoch: noted.task.epoch.saturating_add(1),
             attempt: noted.task.attempt.saturating_add(1),
             created_at: at,
             heartbeat_at: at,
             expires_at: at,
             tentative: true,
-            lease_id: self.random_name(),
+            lease_id: self.host.random_name(),
             clock: noted.note.clock,
             boot_id: String::new(),
         }
@@ -147,7 +148,7 @@ impl TaskFolder<'_> {
             heartbeat_at: at,
             expires_at: at.plus(DISK_LEASE),
             tentative: live.is_none() && !breaks("claim-unconfirmed"),
-            lease_id: live.map_or_else(|| spool.random_name(), |checkout| checkout.lease_id.clone()),
+            lease_id: live.map_or_else(|| spool.host.random_name(), |checkout| checkout.lease_id.clone()),
             clock: now.clock(),
             boot_id: now.boot_id.clone(),
         };

@@ -120,8 +120,7 @@ impl Spool {
         let Some(body) = disk::read(&self.path(&SpoolFile::Task(*id)))? else { return Ok(None) };
         let Ok(NotedRecord { task, note }) = NotedRecord::read(id, &body) else { return Ok(None) };
         let lease = self.lease_of(id)?;
-        let Note { base_rev, checkout, cancelled, .. } = note;
-        Ok(Some(LocalTask { task, lease, base_rev, checkout, cancelled }))
+        Ok(Some(LocalTask { task, lease, base_rev: note.base_rev, checkout: note.checkout }))
     }
 
     fn with_lease(

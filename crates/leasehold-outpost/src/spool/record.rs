@@ -1,7 +1,7 @@
 //! Record of a task on disk, with the note of the node.
 
 use leasehold_core::outpost::{BUCKET_TIME_MIN, ClockSource, NodeNow};
-use leasehold_core::{Error, Kind, Now, Result, ShardLen, State, StoreTime, Task, TaskId, keys, record};
+use leasehold_core::{Error, Kind, Now, Result, State, StoreTime, Task, TaskId, record};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -48,18 +48,13 @@ impl Note {
 
 impl NotedRecord {
     pub(super) fn read(id: &TaskId, body: &[u8]) -> Result<Self> {
-        #[derive(Deserialize)]
-        struct Peek {
-            shard: String,
+        let corrupt = |why: &str| Error::new(Kind::Corrupt, format!("record of task {id} is corrupt: {why}"));
+        let mut task = record::read_elsewhere(&format!("{id}.json"), body)?;
+        if task.shard.len().shard_of(id) != task.shard || task.id != *id {
+            return Err(corrupt("it is that of another task"));
         }
-        let corrupt =
-            |why: String| Error::new(Kind::Corrupt, format!("record of task {id} is corrupt: {why}"));
-        let peek: Peek = serde_json::from_slice(body).map_err(|error| corrupt(error.to_string()))?;
-        let digits = u8::try_from(peek.shard.len()).unwrap_or(u8::MAX);
-        let shard = ShardLen::new(digits).map_err(|error| corrupt(error.to_string()))?.shard_of(id);
-        let mut task = record::read(&keys::task(&shard, id), body)?;
         let note = task.unknown.shift_remove(FIELD).map(serde_json::from_value).transpose();
-        let note = note.map_err(|error| corrupt(error.to_string()))?;
+        let note = note.map_err(|error| corrupt(&error.to_string()))?;
         Ok(Self { task, note: note.unwrap_or_else(|| Note::of_bucket(0, None)) })
     }
 

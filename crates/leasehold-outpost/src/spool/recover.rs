@@ -7,6 +7,7 @@ use leasehold_core::{Now, Result, StoreTime, TaskId};
 use std::time::Duration;
 
 use super::Spool;
+use super::change::CHANGE;
 use super::record::NotedRecord;
 use crate::disk::{self, Durable};
 
@@ -28,29 +29,17 @@ impl Spool {
         let mut recovered = Recovered { swept: self.disk.sweep_tmp()?, ..Recovered::default() };
         self.restore_last_seq()?;
         for id in self.ids_in("pending")? {
-            self.recover_one(&id, &mut recovered)?;
+            let is_under_way = self.folder_of(&id).join(CHANGE).exists();
+            if !is_under_way && self.local_task(&id)?.is_some() {
+                continue;
+            }
+            recovered.finished += u64::from(is_under_way);
+            if let Some(folder) = self.locked_task(&id, disk::try_lock)? {
+                recovered.unreadable += u64::from(folder.record()?.is_none());
+            }
         }
         self.recover_ends()?;
         Ok(recovered)
-    }
-
-    fn recover_one(&self, id: &TaskId, recovered: &mut Recovered) -> Result<()> {
-        let is_under_way = self.folder_of(id).join("change.json").exists();
-        let task = self.path(&SpoolFile::Task(*id));
-        let is_readable = || -> Result<bool> {
-            Ok(disk::read(&task)?.is_some_and(|body| NotedRecord::read(id, &body).is_ok()))
-        };
-        if !is_under_way && is_readable()? {
-            return Ok(());
-        }
-        let folder = self.locked_task(id, disk::try_lock)?;
-        recovered.finished += u64::from(is_under_way);
-        if let Some(folder) = folder
-            && folder.record()?.is_none()
-        {
-            recovered.unreadable += 1;
-        }
-        Ok(())
     }
 
     /// Removes the older record of a task that is in `completed/` and `failed/`: it was being replaced by the bucket's

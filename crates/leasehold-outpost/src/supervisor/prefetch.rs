@@ -55,11 +55,11 @@ impl PrefetchState {
     pub(super) fn is_useful(&mut self, hit: &IndexHit) -> bool {
         let known = self.types.get(&hit.entry.id).filter(|(rev, _)| *rev == hit.entry.rev);
         let Some((_, of)) = known else {
-            let is_full = self.capacity.is_full();
-            self.has_unknown |= is_full;
-            return !is_full;
+            let has_capacity = self.capacity.is_any_below(1);
+            self.has_unknown |= !has_capacity;
+            return has_capacity;
         };
-        let has_capacity = self.capacity.fits(of);
+        let has_capacity = self.capacity.is_below(of, 1);
         if !has_capacity && self.capacity.subscriptions.contains(of) {
             self.types_with_more.insert(of.clone());
         }
@@ -69,8 +69,8 @@ impl PrefetchState {
     /// Returns whether workers here will soon be idle although there are pending tasks.
     pub(super) fn is_running_short(&self) -> bool {
         self.is_cut_off
-            || self.types_with_more.iter().any(|of| self.capacity.is_low_on(of))
-            || self.has_unknown && self.capacity.is_low()
+            || self.types_with_more.iter().any(|of| self.capacity.is_below(of, 2))
+            || self.has_unknown && self.capacity.is_any_below(2)
     }
 }
 
@@ -84,35 +84,20 @@ pub(super) struct Capacity {
 }
 
 impl Capacity {
-    /// Number of free tasks on this node that count for this type.
-    fn free_of(&self, task_type: &TaskType) -> usize {
-        if self.subscriptions.names().is_some() {
-            return self.free.get(task_type).copied().unwrap_or(0);
-        }
-        self.free.values().sum()
+    /// Returns whether workers here handle this type, and fewer of its tasks are free than the window divided by `divisor`.
+    fn is_below(&self, task_type: &TaskType, divisor: usize) -> bool {
+        let free = match self.subscriptions.names() {
+            Some(_) => self.free.get(task_type).copied().unwrap_or(0),
+            None => self.free.values().sum(),
+        };
+        self.subscriptions.contains(task_type) && free < self.window / divisor
     }
 
-    pub(super) fn fits(&self, task_type: &TaskType) -> bool {
-        self.subscriptions.contains(task_type) && self.free_of(task_type) < self.window
-    }
-
-    fn is_low_on(&self, task_type: &TaskType) -> bool {
-        self.subscriptions.contains(task_type) && self.free_of(task_type) < self.window / 2
-    }
-
-    /// Returns whether there is enough of every type.
-    pub(super) fn is_full(&self) -> bool {
-        self.are_all(|free| free >= self.window)
-    }
-
-    fn is_low(&self) -> bool {
-        !self.are_all(|free| free >= self.window / 2)
-    }
-
-    fn are_all(&self, are_enough: impl Fn(usize) -> bool) -> bool {
+    /// Returns whether fewer tasks of any type are free than the window divided by `divisor`.
+    fn is_any_below(&self, divisor: usize) -> bool {
         match self.subscriptions.names() {
-            Some(types) => types.iter().all(|of| are_enough(self.free_of(of))),
-            None => are_enough(self.free.values().sum()),
+            Some(types) => types.iter().any(|of| self.is_below(of, divisor)),
+            None => self.free.values().sum::<usize>() < self.window / divisor,
         }
     }
 }

@@ -139,7 +139,7 @@ impl BucketLink {
                     Err(error) => return Err(error),
                 };
                 has_read = true;
-                prefetch.cache_type(&hit, &snapshot.task().task_type);
+                prefetch.cache_type(&hit, &snapshot.task.task_type);
                 self.copy_if_free(prefetch, &hit, &snapshot).await?;
             }
         }
@@ -153,7 +153,7 @@ impl BucketLink {
         hit: &IndexHit,
         snapshot: &TaskSnapshot,
     ) -> Result<()> {
-        let (task, now) = (snapshot.task(), self.queue.now()?);
+        let (task, now) = (&snapshot.task, self.queue.now()?);
         let has_expired = task.expires_at.is_some_and(|at| now.is_past(at));
         if task.status() == Status::Pending && has_expired {
             self.queue.update_if(snapshot, &Event::Expire).await?;
@@ -186,7 +186,7 @@ impl BucketLink {
             Err(error) if error.kind() == Kind::Corrupt => return Ok(false),
             snapshot => snapshot?,
         };
-        if let Some(view) = snapshot.as_ref().and_then(|snapshot| as_free(snapshot.task(), now)) {
+        if let Some(view) = snapshot.as_ref().and_then(|snapshot| as_free(&snapshot.task, now)) {
             return self.spool.on_disk(move |spool| spool.mirror(&view, None)).await.map(|_| false);
         }
         self.evict(&copy.task.id);
@@ -210,16 +210,16 @@ impl BucketLink {
             }
             reads += 1;
             let Some(snapshot) = self.load_valid(&hit.entry.id).await? else { continue };
-            prefetch.cache_type(&hit, &snapshot.task().task_type);
+            prefetch.cache_type(&hit, &snapshot.task.task_type);
             let now = self.queue.now()?;
-            let State::Running(claim) = &snapshot.task().state else {
+            let State::Running(claim) = &snapshot.task.state else {
                 self.queue.sweep(&hit).await?;
                 continue;
             };
             if !now.is_past(claim.expires_at) {
                 // It was renewed: its entry moves to its new expiry.
                 self.queue.sweep(&hit).await?;
-            } else if as_free(snapshot.task(), now).is_some() {
+            } else if as_free(&snapshot.task, now).is_some() {
                 self.copy_if_free(prefetch, &hit, &snapshot).await?;
             } else {
                 self.queue.update_if(&snapshot, &Event::TimeOut).await?;

@@ -100,8 +100,11 @@ impl BucketLink {
             is_fresh = true;
         }
         for _ in 0..TRIES_MAX {
-            let bucket_state =
-                BucketState::of(snapshot.as_ref().map(TaskSnapshot::task), &step.known, self.queue.now()?);
+            let bucket_state = BucketState::of(
+                snapshot.as_ref().map(|snapshot| &snapshot.task),
+                &step.known,
+                self.queue.now()?,
+            );
             let action =
                 reconcile(step.local, bucket_state, self.consistency(), self.finish_after_takeover());
             let SyncAction::Write(write) = action else {
@@ -124,14 +127,14 @@ impl BucketLink {
             match outcome {
                 // Another worker may have changed the task since, or this process may have been suspended.
                 Transition::Done(now) | Transition::Superseded(now)
-                    if write.claims() && !step.is_held(now.task(), self.queue.now()?) =>
+                    if write.claims() && !step.is_held(&now.task, self.queue.now()?) =>
                 {
                     snapshot = Some(now);
                 }
                 Transition::Done(now)
                 | Transition::Superseded(now)
                 | Transition::Rejected(Rejected::AlreadyApplied | Rejected::CancelRequested, now) => {
-                    if now.task().status().is_final() {
+                    if now.task.status().is_final() {
                         self.evict(id);
                     } else {
                         self.cache_snapshot(&now);
@@ -156,7 +159,7 @@ impl BucketLink {
         let OpKind::Submit { record: value, .. } = &op.kind else {
             return Err(Error::new(Kind::Internal, "only a submit creates a task"));
         };
-        let mut task = read_record(value)?;
+        let mut task = record::read_elsewhere(&op.task.to_string(), value.to_string().as_bytes())?;
         if op.clock == ClockSource::Boot {
             task = task.submitted_at(self.queue.now()?.earliest);
         }
@@ -185,16 +188,16 @@ impl BucketLink {
             }
             _ => {}
         }
-        if snapshot.task().is_cancel_requested() {
+        if snapshot.task.is_cancel_requested() {
             let id = step.op.task;
             self.spool.on_disk(move |spool| spool.mark_cancelled(&id)).await?;
         }
-        Ok(if write.claims() { Applied::Sent } else { Applied::Replaced(Box::new(snapshot.task().clone())) })
+        Ok(if write.claims() { Applied::Sent } else { Applied::Replaced(Box::new(snapshot.task.clone())) })
     }
 
     /// Confirms the claim to the worker that waits for it. If there is none, releases the task.
     async fn confirm(&self, step: &SyncStep<'_>, snapshot: &TaskSnapshot) -> Result<()> {
-        let (id, lease_id, remote) = (step.op.task, step.lease_id.clone(), snapshot.task().clone());
+        let (id, lease_id, remote) = (step.op.task, step.lease_id.clone(), snapshot.task.clone());
         let lease = lease_id.clone();
         let is_there = self
             .spool
@@ -212,12 +215,12 @@ impl BucketLink {
 
     /// Releases a claim under which no worker here has started, and none will.
     async fn release_claim(&self, snapshot: &TaskSnapshot, lease_id: LeaseId) -> Result<()> {
-        self.evict(&snapshot.task().id);
+        self.evict(&snapshot.task.id);
         let (mut snapshot, release) = (snapshot.clone(), Event::Release { lease_id: lease_id.clone() });
         for _ in 0..TRIES_MAX {
             match self.queue.update_if(&snapshot, &release).await? {
                 // It was cancelled meanwhile.
-                Transition::Changed(now) if now.task().lease_id.as_ref() == Some(&lease_id) => {
+                Transition::Changed(now) if now.task.lease_id.as_ref() == Some(&lease_id) => {
                     snapshot = now;
                 }
                 _ => break,
@@ -291,7 +294,7 @@ impl BucketLink {
             }
             SyncAction::Refuse(why) => report(op, why),
         }
-        Ok(from_bucket(snapshot.map(TaskSnapshot::task)))
+        Ok(from_bucket(snapshot.map(|snapshot| &snapshot.task)))
     }
 
     async fn record_conflict(&self, op: &Op, why: SyncRefusal) -> Result<()> {
@@ -327,11 +330,11 @@ impl BucketLink {
             }
             Rejected::NotBefore(_) if write == BucketWrite::Claim => {
                 self.revoke(step, true).await?;
-                return Ok(Some(from_bucket(Some(snapshot.task()))));
+                return Ok(Some(from_bucket(Some(&snapshot.task))));
             }
             Rejected::TooLate(_) if starts => Event::Expire,
             // No attempt is left, or it was cancelled: the bucket records that.
-            Rejected::Status(_) if write == BucketWrite::TakeOver => step.end_of_lost_claim(snapshot.task()),
+            Rejected::Status(_) if write == BucketWrite::TakeOver => step.end_of_lost_claim(&snapshot.task),
             Rejected::Status(_) if write == BucketWrite::Retry => {
                 return self
                     .conclude(step, SyncAction::Refuse(SyncRefusal::NotEnded), Some(snapshot))
@@ -346,7 +349,7 @@ impl BucketLink {
 
     /// Records a check-out that was made or extended. Releases it if a worker here already holds the task.
     pub(super) async fn record_checkout(&self, snapshot: &TaskSnapshot, is_extended: bool) -> Result<bool> {
-        let task = snapshot.task().clone();
+        let task = snapshot.task.clone();
         let (State::Running(claim), Some(lease_id)) = (&task.state, task.lease_id.clone()) else {
             return Ok(false);
         };
@@ -371,11 +374,4 @@ fn from_bucket(remote: Option<&Task>) -> Applied {
         Some(remote) if !remote.is_tombstone() => Applied::Replaced(Box::new(remote.clone())),
         _ => Applied::Removed,
     }
-}
-
-/// Parses a record that was written on a node.
-fn read_record(value: &serde_json::Value) -> Result<Task> {
-    let text = |field: &str| value.get(field).and_then(serde_json::Value::as_str).unwrap_or_default();
-    let key = format!("tasks/{}/{}.json", text("shard"), text("id"));
-    record::read(&key, value.to_string().as_bytes())
 }

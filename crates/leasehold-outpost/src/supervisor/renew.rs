@@ -105,8 +105,8 @@ impl BucketLink {
         let (id, lease_id) = (copy.task.id, lease.lease_id.clone());
         let snapshot = self.queue.load(Purpose::Sync, &id).await?;
         let is_ours = snapshot.as_ref().is_some_and(|snapshot| {
-            matches!(snapshot.task().state, State::Running(_))
-                && snapshot.task().lease_id.as_ref() == Some(&lease_id)
+            matches!(snapshot.task.state, State::Running(_))
+                && snapshot.task.lease_id.as_ref() == Some(&lease_id)
         });
         if !is_ours && self.spool.on_disk(move |spool| spool.revoke(&id, &lease_id, false)).await? {
             self.count(|synced| synced.forgotten += 1);
@@ -123,9 +123,9 @@ impl BucketLink {
     /// Returns whether less than a third of the claim has passed since its last known renewal. A check-out lasts longer, but a
     /// renewal is also how the node learns that a task was cancelled.
     fn is_recently_renewed(&self, copy: &LocalTask, lease_id: &LeaseId, now: Now) -> bool {
-        self.cached_snapshot(&copy.task.id).is_some_and(|snapshot| match &snapshot.task().state {
-            State::Running(claim) if snapshot.task().lease_id.as_ref() == Some(lease_id) => {
-                let renewed_at = claim.renewed_at.unwrap_or(snapshot.task().updated_at);
+        self.cached_snapshot(&copy.task.id).is_some_and(|snapshot| match &snapshot.task.state {
+            State::Running(claim) if snapshot.task.lease_id.as_ref() == Some(lease_id) => {
+                let renewed_at = claim.renewed_at.unwrap_or(snapshot.task.updated_at);
                 now.is_before(renewed_at.plus(self.options.lease / 3))
                     && now.is_before(claim.expires_at.minus(self.options.lease * 2 / 3))
             }
@@ -150,7 +150,7 @@ impl BucketLink {
         }
         let again = SyncStep {
             local: NodeState::CheckedOut,
-            lease_id: self.random_name(),
+            lease_id: self.host().random_name(),
             ..SyncStep::of(&op, false, self)
         };
         self.apply_now(&again).await
@@ -159,8 +159,8 @@ impl BucketLink {
     /// Claims one task. The intent is recorded first: if this process dies before it has recorded the check-out, the next one
     /// finds a claim without a worker, and ends it.
     async fn check_out_one(&self, snapshot: &TaskSnapshot, until: StoreTime) -> Result<bool> {
-        let (now, task) = (self.queue.now()?.earliest, snapshot.task());
-        let (worker, lease_id) = (self.spool.config().node_id.clone(), self.random_name());
+        let (now, task) = (self.queue.now()?.earliest, &snapshot.task);
+        let (worker, lease_id) = (self.spool.config().node_id.clone(), self.host().random_name());
         let kind = OpKind::Claim { lease_id: lease_id.clone(), from: None, is_unused: false };
         let (epoch, clock) = (task.epoch.saturating_add(1), ClockSource::Bucket);
         let (generation, base_rev) = (task.generation, task.rev);
@@ -169,7 +169,7 @@ impl BucketLink {
         let claim = Event::Claim { worker, lease_id: lease_id.clone(), lease: until.since(now) };
         let claimed = self.queue.update_if(snapshot, &claim).await?.done();
         // Another worker may have changed the task since.
-        let is_ours = |now: &TaskSnapshot| now.task().lease_id.as_ref() == Some(&lease_id);
+        let is_ours = |now: &TaskSnapshot| now.task.lease_id.as_ref() == Some(&lease_id);
         let is_kept = if let Some(snapshot) = claimed.filter(is_ours) {
             self.cache_snapshot(&snapshot);
             self.record_checkout(&snapshot, false).await?
@@ -178,10 +178,6 @@ impl BucketLink {
         };
         self.spool.on_disk(move |spool| spool.remove_op(seq)).await?;
         Ok(is_kept)
-    }
-
-    pub(super) fn random_name(&self) -> leasehold_core::HexName {
-        leasehold_core::HexName::from_random(self.host().random_bits())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use leasehold_core::outpost::{BucketWrite, ClockSource, KnownState, NodeState, Op, OpKind};
 use leasehold_core::{Event, LeaseId, Now, State, StoreTime, Task};
+use leasehold_store::HostExt;
 
 use super::BucketLink;
 
@@ -31,7 +32,7 @@ impl<'a> SyncStep<'a> {
             from,
             write_id,
         };
-        let lease_id = lease_id.unwrap_or_else(|| by.random_name());
+        let lease_id = lease_id.unwrap_or_else(|| by.host().random_name());
         let is_unconfirmed = matches!(op.kind, OpKind::Claim { .. });
         Self { local: NodeState::of(&op.kind, has_started), op, lease_id, known, is_unconfirmed }
     }

@@ -54,7 +54,7 @@ impl FileHook for EndAt {
 fn race(spool: &Spool, gate: &Path) -> Result<()> {
     let failed = |error: io::Error| Error::invalid(error.to_string());
     let gate = File::open(gate).map_err(failed)?;
-    let instance = HexName::from_random(SystemHost.random_bits());
+    let instance = SystemHost.random_name();
     for line in io::stdin().lock().lines() {
         let id: TaskId = line.map_err(failed)?.parse()?;
         gate.lock_shared().map_err(failed)?;
@@ -119,10 +119,7 @@ fn act(spool: &Spool, word: &str, id: &TaskId) -> Result<()> {
 fn known(spool: &Spool) -> Result<Task> {
     let failed = |error: io::Error| Error::invalid(error.to_string());
     let body = std::fs::read(spool.root().join("../../../remote.json")).map_err(failed)?;
-    let value: serde_json::Value =
-        serde_json::from_slice(&body).map_err(|error| Error::invalid(error.to_string()))?;
-    let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
-    leasehold_core::record::read(&format!("tasks/{}/{}.json", text("shard"), text("id")), &body)
+    leasehold_core::record::read_elsewhere("remote.json", &body)
 }
 
 /// Returns the task and its lease, to act as its holder.

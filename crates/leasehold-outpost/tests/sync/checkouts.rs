@@ -4,6 +4,7 @@
 use leasehold_core::outpost::Consistency::{Relaxed, Strict};
 use leasehold_core::settlement::Settlement;
 use leasehold_core::{Event, HexName, NewTask, Status};
+use leasehold_queue::QueueLayout;
 use serde_json::json;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

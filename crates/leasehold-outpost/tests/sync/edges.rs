@@ -7,7 +7,7 @@ use leasehold_core::outpost::{ClockSource, Op, OpKind};
 use leasehold_core::settlement::Settlement;
 use leasehold_core::{Event, HexName, Name, NewTask, State, Status, StoreTime, Task, TaskId};
 use leasehold_outpost::{HeldTask, Spool};
-use leasehold_queue::Transition;
+use leasehold_queue::{QueueLayout, Transition};
 use leasehold_store::store::{Store, When};
 use leasehold_store::{Purpose, Verb};
 use leasehold_worker::Shutdown;
@@ -36,7 +36,7 @@ pub(crate) async fn check_out(cluster: &TestCluster, node: &mut Node, duration: 
 pub(crate) async fn write(cluster: &TestCluster, id: &TaskId, event: Event) -> Task {
     let snapshot = cluster.queue.load(Purpose::Admin, id).await.unwrap().unwrap();
     match cluster.queue.update_if(&snapshot, &event).await.unwrap() {
-        Transition::Done(snapshot) | Transition::Superseded(snapshot) => snapshot.task().clone(),
+        Transition::Done(snapshot) | Transition::Superseded(snapshot) => snapshot.task.clone(),
         other => panic!("{other:?}"),
     }
 }

@@ -3,7 +3,7 @@
 use leasehold_core::outpost::Consistency::{self, Relaxed, Strict};
 use leasehold_core::settlement::Settlement;
 use leasehold_core::{Event, HexName, Kind, Name, Status, Task, TaskId};
-use leasehold_queue::{TaskSnapshot, Transition};
+use leasehold_queue::{QueueLayout, TaskSnapshot, Transition};
 use leasehold_store::Purpose;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -27,7 +27,7 @@ async fn update(cluster: &TestCluster, snapshot: &TaskSnapshot, event: &Event) -
 
 async fn completed_by_others(cluster: &TestCluster, id: &TaskId) {
     let snapshot = taken_by_others(cluster, id).await;
-    let lease_id = snapshot.task().lease_id.clone().unwrap();
+    let lease_id = snapshot.task.lease_id.clone().unwrap();
     let output = json!("others");
     update(
         cluster,
@@ -39,7 +39,7 @@ async fn completed_by_others(cluster: &TestCluster, id: &TaskId) {
 
 async fn failed_by_others(cluster: &TestCluster, id: &TaskId) {
     let snapshot = taken_by_others(cluster, id).await;
-    let lease_id = snapshot.task().lease_id.clone().unwrap();
+    let lease_id = snapshot.task.lease_id.clone().unwrap();
     let fail = Event::Fail { lease_id, error: "broken".into(), retryable: false, after: None };
     update(cluster, &snapshot, &fail).await;
 }
@@ -300,7 +300,7 @@ async fn a_failed_attempt_counts_unless_another_worker_has_claimed_it() {
     let others = taken_by_others(&cluster, &id).await;
     node.reconnect();
     node.sync().await;
-    assert_eq!(cluster.get(&id).await, *others.task());
+    assert_eq!(cluster.get(&id).await, others.task);
     assert!(node.has_nothing_to_send());
 }
 

@@ -2,20 +2,15 @@
 //!
 //! Requests of cancel, retry and reschedule: 1 get, 1 put, and 1 put and 1 delete if the index entry changes.
 
-use futures::StreamExt;
 use futures::future::BoxFuture;
-use futures::stream::BoxStream;
-use leasehold_core::new_task::check_time;
-use leasehold_core::{Event, NewTask, Now, Result, StoreTime, Task, TaskId, TaskIdPrefix};
-use leasehold_store::{Client, Host, Purpose};
+use leasehold_core::{Event, NewTask, Now, Result, Task, TaskId, keys};
+use leasehold_store::{Get, Host, Purpose};
 use std::sync::Arc;
 
 use super::{QueueLayout, Submitted};
-use crate::check::Checked;
 use crate::connect::ObjectQueue;
-use crate::inspect::{Filter, ListedTask, Stats, unknown_task};
+use crate::inspect::unknown_task;
 use crate::meta::QueueMeta;
-use crate::purge::{Purged, PurgedAll, Retention};
 use crate::tasks::{ChangeFrom, IndexUpdate, TaskSnapshot, Transition};
 use crate::unique::UniqueKey;
 
@@ -38,10 +33,6 @@ impl QueueLayout for ObjectQueue {
 
     fn meta(&self) -> Option<&QueueMeta> {
         Some(self.meta())
-    }
-
-    fn client(&self) -> Result<&Client> {
-        Ok(&self.client)
     }
 
     fn submit_once(&self, new_task: NewTask, key: Option<UniqueKey>) -> BoxFuture<'_, Result<Submitted>> {
@@ -68,56 +59,15 @@ impl QueueLayout for ObjectQueue {
         id: &'a TaskId,
         known: Option<&'a TaskSnapshot>,
     ) -> BoxFuture<'a, Result<Option<TaskSnapshot>>> {
-        Box::pin(self.read_unless(id, known))
-    }
-
-    fn find<'a>(&'a self, prefix: &'a TaskIdPrefix) -> BoxFuture<'a, Result<TaskId>> {
-        Box::pin(self.find(prefix))
-    }
-
-    fn list(&self, filter: Filter) -> BoxStream<'_, Result<Task>> {
-        self.list(filter).boxed()
-    }
-
-    fn listed(&self) -> BoxStream<'_, Result<ListedTask>> {
-        self.listed().boxed()
-    }
-
-    fn read_listed<'a>(&'a self, listed: &'a ListedTask) -> BoxFuture<'a, Result<Option<Task>>> {
-        Box::pin(self.read_listed(listed))
-    }
-
-    fn purge<'a>(&'a self, task: &'a Task, retention: &'a Retention) -> BoxFuture<'a, Result<Purged>> {
-        Box::pin(self.purge(task, retention))
-    }
-
-    fn purge_all<'a>(&'a self, retention: &'a Retention) -> BoxFuture<'a, Result<PurgedAll>> {
-        Box::pin(self.purge_all(retention))
-    }
-
-    fn stats(&self) -> BoxFuture<'_, Result<Stats>> {
-        Box::pin(self.stats())
-    }
-
-    fn check(&self, repair: bool) -> BoxFuture<'_, Result<Checked>> {
-        Box::pin(self.check(repair))
-    }
-}
-
-impl ObjectQueue {
-    /// Cancels a task: at once if it is waiting; a running one is stopped by its worker at the next renewal.
-    pub async fn cancel(&self, id: &TaskId) -> Result<Transition<Task>> {
-        self.operate(id, Event::Cancel).await
-    }
-
-    /// Retries a task that has failed, was cancelled or has expired.
-    pub async fn retry(&self, id: &TaskId) -> Result<Transition<Task>> {
-        self.operate(id, Event::Retry).await
-    }
-
-    /// Reschedules a waiting task.
-    pub async fn reschedule(&self, id: &TaskId, at: StoreTime) -> Result<Transition<Task>> {
-        check_time("time", at, self.now()?.earliest)?;
-        self.operate(id, Event::Reschedule { at }).await
+        Box::pin(async move {
+            let key = known.map_or_else(|| self.task_key(id), |known| keys::task(&known.task.shard, id));
+            let version = known.map(|known| &known.version);
+            let object = match self.client.get_unless(Purpose::Admin, &key, version).await? {
+                Get::Unchanged => return Ok(None),
+                read => read.found(),
+            };
+            let loaded = self.load_from(Purpose::Admin, id, &key, object).await?;
+            loaded.map(Some).ok_or_else(|| unknown_task(id))
+        })
     }
 }

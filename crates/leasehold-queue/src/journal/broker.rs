@@ -77,7 +77,11 @@ enum BrokerEvent {
 }
 
 impl Broker {
-    pub(super) fn new(client: Client, opened: OpenedJournal, requests: mpsc::Receiver<BrokerRequest>) -> Self {
+    pub(super) fn new(
+        client: Client,
+        opened: OpenedJournal,
+        requests: mpsc::Receiver<BrokerRequest>,
+    ) -> Self {
         let OpenedJournal { state, table, since, writer, lease, linger, snapshots } = opened;
         let now = client.host().instant();
         let is_in_folder = client.local_folder().is_some();
@@ -151,10 +155,12 @@ impl Broker {
         if let Poll::Ready(done) = self.maintenance.poll(context) {
             return Poll::Ready(BrokerEvent::Maintenance(done));
         }
-        if !self.is_closing && !self.open.is_full() && !self.maintenance.is_capturing {
-            if let Poll::Ready(received) = self.requests.poll_recv(context) {
-                return Poll::Ready(received.map_or(BrokerEvent::Closed, BrokerEvent::Request));
-            }
+        if !self.is_closing
+            && !self.open.is_full()
+            && !self.maintenance.is_capturing
+            && let Poll::Ready(received) = self.requests.poll_recv(context)
+        {
+            return Poll::Ready(received.map_or(BrokerEvent::Closed, BrokerEvent::Request));
         }
         self.timer.poll(context).map(|()| BrokerEvent::Woken)
     }
@@ -205,14 +211,13 @@ impl Broker {
     }
 
     async fn writer_done(&mut self, done: WriterDone) -> Result<()> {
-        let answers = match self.confirmed(done).await? {
-            true => {
-                self.maintenance.committed(self.in_flight_bytes);
-                let HeldAnswers { confirmed, unproven } = std::mem::take(&mut self.in_flight);
-                self.unchecked.extend(unproven);
-                confirmed
-            }
-            false => std::mem::take(&mut self.checking),
+        let answers = if self.confirmed(done).await? {
+            self.maintenance.committed(self.in_flight_bytes);
+            let HeldAnswers { confirmed, unproven } = std::mem::take(&mut self.in_flight);
+            self.unchecked.extend(unproven);
+            confirmed
+        } else {
+            std::mem::take(&mut self.checking)
         };
         for answer in answers {
             self.send(answer)?;

@@ -43,8 +43,8 @@ impl Follower {
     }
 
     /// Reads the log to its current end. Starts over if the part that it needs next may have been deleted.
-    pub(super) async fn follow(follower: Option<Self>, client: &Client, log: &Log) -> Result<Self> {
-        let mut followed = match follower {
+    pub(super) async fn follow(known: Option<Self>, client: &Client, log: &Log) -> Result<Self> {
+        let mut outcome = match known {
             Some(mut follower) => follower.read().await.map(|()| follower),
             None => Self::new(client, log, read_fields(client).await?.as_ref()).await,
         };
@@ -52,7 +52,7 @@ impl Follower {
             // Read after the log: commits are deleted only after the lease has a floor above them, so that a slot that was
             // absent before is the end.
             let fields = read_fields(client).await?;
-            followed = match followed {
+            outcome = match outcome {
                 Ok(follower) if follower.is_complete(fields.as_ref()) => return Ok(follower),
                 Err(error) if error.kind() != Kind::Corrupt => return Err(error),
                 // Rule B12: what was read may have been deleted, or belong to a process that lost its lease.
@@ -60,7 +60,7 @@ impl Follower {
             };
         }
         let message = "commits are deleted before they can be read; retry";
-        followed.and(Err(Error::new(Kind::Unavailable, message)))
+        outcome.and(Err(Error::new(Kind::Unavailable, message)))
     }
 
     /// True if the next commit was not deleted when it was found absent.

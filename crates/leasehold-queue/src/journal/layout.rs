@@ -77,7 +77,7 @@ impl QueueLayout for JournalQueue {
         Box::pin(async move {
             let task = self.read_task(*id, Freshness::Confirmed).await?;
             let version = Version::new(task.write_id.as_str());
-            Ok(Some(TaskSnapshot::new(task, version)).filter(|read| known != Some(read)))
+            Ok(Some(TaskSnapshot { task, version }).filter(|read| known != Some(read)))
         })
     }
 

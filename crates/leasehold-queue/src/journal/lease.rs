@@ -167,7 +167,7 @@ impl BrokerLease {
         });
         Ok(match taken.await? {
             Taken::Ours(held) => {
-                let fields = JournalFields::read(held.lease())?;
+                let fields = JournalFields::read(&held.lease)?;
                 TakenJournal::Ours(Box::new(Self { leases, held, fields }))
             }
             Taken::Others(lease) => TakenJournal::Others(lease),
@@ -176,7 +176,7 @@ impl BrokerLease {
 
     /// Epoch of this holder.
     pub(crate) fn epoch(&self) -> u64 {
-        self.held.lease().epoch
+        self.held.lease.epoch
     }
 
     /// Fields as last confirmed.
@@ -186,12 +186,12 @@ impl BrokerLease {
 
     /// True if it is certainly still held.
     pub(crate) fn is_trusted(&self, now: Now) -> bool {
-        self.held.is_trusted(now)
+        now.is_before(self.held.lease.expires_at)
     }
 
     /// True if a lease that was read is this one, at any of its renewals.
     pub(crate) fn is_same_claim(&self, lease: &Lease) -> bool {
-        self.held.lease().is_same_claim(lease)
+        self.held.lease.is_same_claim(lease)
     }
 
     /// Client of the store.
@@ -208,9 +208,9 @@ impl BrokerLease {
     pub(crate) async fn renew_with_snapshot(&mut self, snapshot: LogPosition) -> Result<Renewed> {
         let fields = JournalFields { snapshot, floor: snapshot.seq.next(), ..self.fields.clone() };
         // Fields of newer programs are kept.
-        let mut subject = self.held.lease().subject.clone();
+        let mut subject = self.held.lease.subject.clone();
         subject.extend(fields.write());
-        let renewed = self.leases.renew_with(&mut self.held, subject).await?;
+        let renewed = self.leases.renew_with(&mut self.held, &subject).await?;
         if renewed == Renewed::Kept {
             self.fields = fields;
         }

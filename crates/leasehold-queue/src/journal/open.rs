@@ -22,8 +22,8 @@ use super::broker::maintenance::{CommitsSince, SnapshotLimits};
 use super::broker::superseded;
 use super::commit::Linger;
 use super::home::LogHome;
+use super::lease::{self, BrokerLease, JournalFields, TakenJournal, new_instance};
 use super::snapshot::{ChunkTable, load};
-use super::lease::{self, JournalFields, BrokerLease, TakenJournal, new_instance};
 use crate::lease::Renewed;
 
 /// Longest wait for the lease of a broker that may have crashed: by then it has expired, by any clock.
@@ -123,16 +123,13 @@ impl Replayed {
 }
 
 /// Replays the log and puts the fence, while the lease is renewed beside it; then confirms the lease.
-async fn take_over(
-    log: &Log,
-    lease: &mut BrokerLease,
-    instance: HexName,
-) -> Result<(Replayed, LogWriter)> {
+async fn take_over(log: &Log, lease: &mut BrokerLease, instance: HexName) -> Result<(Replayed, LogWriter)> {
     let mut replayed = Replayed::default();
     let is_early = breaks("lease-confirmed-early") && lease.renew().await? == Renewed::Kept;
     let fenced = fence(log, lease, instance, &mut replayed).await?;
     // Sent only now: an earlier renewal says nothing about the moment of the fence (rules B2 and B3).
-    let confirmed = fenced.confirm(|| async { Ok(is_early || lease.renew().await? == Renewed::Kept) }).await?;
+    let confirmed =
+        fenced.confirm(|| async { Ok(is_early || lease.renew().await? == Renewed::Kept) }).await?;
     Ok((replayed, confirmed.ok_or_else(superseded)?))
 }
 

@@ -99,7 +99,9 @@ impl ChunkTable {
             return;
         }
         for (_, tasks) in state.workers() {
-            tasks.iter().for_each(|task| self.touch(*task));
+            for task in tasks {
+                self.touch(*task);
+            }
         }
     }
 
@@ -131,8 +133,7 @@ impl ChunkTable {
             }
             // Neighbours that have changed are divided anew together, so that no chunk stays small.
             let mut last = place;
-            while let Some((next, _)) =
-                ranges.next_if(|(_, next)| next.is_changed || next.written.is_none())
+            while let Some((next, _)) = ranges.next_if(|(_, next)| next.is_changed || next.written.is_none())
             {
                 last = next;
             }
@@ -252,7 +253,8 @@ pub(super) async fn load(
 async fn read(client: &Client, key: &str) -> Result<Bytes> {
     let found = client.get(Purpose::Journal, key).await?.map(|object| object.body);
     found.ok_or_else(|| {
-        let message = format!("`{key}`, a part of the journal's snapshot, is missing; restore it from a backup");
+        let message =
+            format!("`{key}`, a part of the journal's snapshot, is missing; restore it from a backup");
         Error::new(Kind::Corrupt, message)
     })
 }

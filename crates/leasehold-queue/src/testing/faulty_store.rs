@@ -1,9 +1,10 @@
 //! A store that fails a single put on request: its answer is lost, or it is applied later.
 
 use bytes::Bytes;
+use leasehold_store::host::lock;
 use leasehold_store::store::Answer;
 use leasehold_store::{Cause, DelegatingStore, Failure, PutAnswer, Store, When};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Fault of the next put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,12 +36,12 @@ impl FaultyStore {
 
     /// Sets the fault of the next put.
     pub fn next(&self, fault: PutFault) {
-        self.state().next = Some(fault);
+        lock(&self.state).next = Some(fault);
     }
 
     /// Applies the late puts, each on its own condition, and drops the answers.
     pub async fn apply_late(&self) -> Result<(), Failure> {
-        let late = std::mem::take(&mut self.state().late);
+        let late = std::mem::take(&mut lock(&self.state).late);
         for (key, body, when) in late {
             self.inner.put(&key, body, &when).await?;
         }
@@ -48,17 +49,13 @@ impl FaultyStore {
     }
 
     async fn perform(&self, key: &str, body: Bytes, when: &When) -> Result<PutAnswer, Failure> {
-        let fault = self.state().next.take();
+        let fault = lock(&self.state).next.take();
         match fault {
             None => return self.inner.put(key, body, when).await,
             Some(PutFault::AnswerLost) => drop(self.inner.put(key, body, when).await?),
-            Some(PutFault::Late) => self.state().late.push((key.to_owned(), body, when.clone())),
+            Some(PutFault::Late) => lock(&self.state).late.push((key.to_owned(), body, when.clone())),
         }
         Err(Failure::transient(Cause::Unanswered, "the answer was lost"))
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,7 +3,7 @@
 use leasehold_core::new_task::Start;
 use leasehold_core::{Index, Kind, NewTask, Status};
 use leasehold_queue::check::{CorruptObject, Healing, Remedy};
-use leasehold_queue::{Keep, read_lease};
+use leasehold_queue::{Keep, QueueLayout, read_lease};
 use leasehold_store::{Store, Verb, When};
 
 use crate::support::audit::{self, assert_covered};

@@ -1,7 +1,7 @@
 //! Opening a queue, and being refused (promise P8).
 
 use leasehold_core::{Kind, Reason};
-use leasehold_queue::{LayoutName, ObjectQueue, Queue, QueueConfig};
+use leasehold_queue::{LayoutName, ObjectQueue, Queue, QueueConfig, QueueLayout};
 use leasehold_store::{Client, MemoryStore, OpenMode, Store, Verb};
 use serde_json::json;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::support::stage::Stage;
 use crate::support::{World, audit, mins, order};
 
-async fn connect(world: &World, shard_prefix_len: u8) -> leasehold_core::Result<ObjectQueue> {
+async fn connect(world: &World, shard_prefix_len: Option<u8>) -> leasehold_core::Result<ObjectQueue> {
     let client = Client::new(world.store.clone(), Arc::new(world.host.clone()));
     ObjectQueue::with_config(client, QueueConfig { shard_prefix_len, ..QueueConfig::default() }).await
 }
@@ -17,15 +17,15 @@ async fn connect(world: &World, shard_prefix_len: u8) -> leasehold_core::Result<
 #[tokio::test]
 async fn a_client_that_disagrees_is_refused_with_both_values() {
     let world = World::new().await;
-    connect(&world, QueueConfig::ANY_SHARD_LEN).await.unwrap();
-    connect(&world, 1).await.unwrap();
+    connect(&world, None).await.unwrap();
+    connect(&world, Some(1)).await.unwrap();
     let before = audit::keys(&world.store, "").await;
-    let error = connect(&world, 2).await.unwrap_err();
+    let error = connect(&world, Some(2)).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid);
     let message = "shard_prefix_len is set to 2, but this queue has 1; remove the setting, or correct it";
     assert_eq!(error.to_string(), message);
     for digits in [0, 5, 254] {
-        assert_eq!(connect(&world, digits).await.unwrap_err().kind(), Kind::Invalid);
+        assert_eq!(connect(&world, Some(digits)).await.unwrap_err().kind(), Kind::Invalid);
     }
     assert_eq!(audit::keys(&world.store, "").await, before);
 }
@@ -33,7 +33,7 @@ async fn a_client_that_disagrees_is_refused_with_both_values() {
 #[tokio::test]
 async fn a_queue_is_created_once_and_found_by_all() {
     let world = World::new().await;
-    let again = connect(&world, QueueConfig::ANY_SHARD_LEN).await.unwrap();
+    let again = connect(&world, None).await.unwrap();
     assert_eq!(again.meta(), world.queue.meta());
     assert_eq!(audit::keys(&world.store, "").await, ["queue.json"], "nothing is left of the probe");
 }
@@ -60,7 +60,7 @@ async fn a_description_that_cannot_be_used_is_refused_and_kept() {
         ),
     ] {
         world.overwrite("queue.json", body.clone()).await;
-        let error = connect(&world, QueueConfig::ANY_SHARD_LEN).await.unwrap_err();
+        let error = connect(&world, None).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Corrupt);
         assert!(error.to_string().contains(word), "{error}");
         let kept =
@@ -154,7 +154,7 @@ async fn a_queue_is_never_created_over_tasks_and_can_be_restored() {
     }
     assert_eq!(audit::keys(&world.store, "").await, before);
     assert_eq!(world.queue.check(true).await.unwrap_err().kind(), Kind::Corrupt);
-    let wrong = QueueConfig { shard_prefix_len: 3, ..QueueConfig::default() };
+    let wrong = QueueConfig { shard_prefix_len: Some(3), ..QueueConfig::default() };
     let error = ObjectQueue::restore(client(&world, world.store.clone()), wrong).await.unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -4,7 +4,7 @@ use futures::StreamExt;
 use leasehold_core::{Index, Kind, Status, limits};
 use leasehold_queue::discover::KeyRange;
 use leasehold_queue::sweep::Swept;
-use leasehold_queue::{Filter, Queue, Settlement, Unclaimed};
+use leasehold_queue::{Filter, Queue, QueueLayout, Settlement, Unclaimed};
 use leasehold_store::{Purpose, Store};
 use serde_json::json;
 

@@ -15,7 +15,7 @@ async fn large() -> World {
     let World { host, .. } = World::new().await;
     let store = Arc::new(MemoryStore::new(&(Arc::new(host.clone()) as _)));
     let client = Client::new(store.clone(), Arc::new(host.clone()));
-    let config = QueueConfig { shard_prefix_len: 2, ..QueueConfig::default() };
+    let config = QueueConfig { shard_prefix_len: Some(2), ..QueueConfig::default() };
     World { queue: ObjectQueue::with_config(client, config).await.unwrap(), host, store }
 }
 
@@ -70,7 +70,7 @@ async fn a_lease_is_held_until_it_has_certainly_expired_and_free_once_it_was_rel
     let was = break_lease(world.queue.client(), &keys[0], &Map::new()).await.unwrap().unwrap().lease.unwrap();
     assert_eq!((was.worker_id, was.epoch), (worker("w1"), 1));
     assert_eq!(states().await, [Free, Expired, Free, Corrupt]);
-    assert_eq!(take(&leases, &keys[0]).await.lease().epoch, 3, "above that of the broken one");
+    assert_eq!(take(&leases, &keys[0]).await.lease.epoch, 3, "above that of the broken one");
 }
 
 #[tokio::test]

@@ -4,7 +4,8 @@ use leasehold_core::{HexName, Holder, IndexLocation, Status, TaskId, keys};
 use leasehold_queue::discover::KeyRange;
 use leasehold_queue::lease::worker_subject;
 use leasehold_queue::{
-    DirectDispatch, HeldLease, IndexHit, Leases, ObjectQueue, QueueConfig, Selection, Settlement, Taken,
+    DirectDispatch, HeldLease, IndexHit, Leases, ObjectQueue, QueueConfig, QueueLayout, Selection,
+    Settlement, Taken,
 };
 use leasehold_store::{Client, Purpose};
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 use futures::{StreamExt, TryStreamExt};
 use leasehold_core::new_task::Start;
 use leasehold_core::{Kind, NewTask, Reason, Status};
-use leasehold_queue::{Filter, ListedTask, Queue, Settlement};
+use leasehold_queue::{Filter, ListedTask, Queue, QueueLayout, Settlement};
 use serde_json::json;
 
 use crate::support::stage::Fate;

@@ -2,7 +2,7 @@
 
 use leasehold_core::{Kind, NewTask, Status};
 use leasehold_queue::unique::{LIFETIME, MARK_GRACE};
-use leasehold_queue::{Scope, Settlement, UniqueKey};
+use leasehold_queue::{QueueLayout, Scope, Settlement, UniqueKey};
 use leasehold_store::Verb;
 use serde_json::json;
 use std::collections::BTreeSet;

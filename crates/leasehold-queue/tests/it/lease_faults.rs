@@ -68,7 +68,7 @@ impl Contender {
     }
 
     fn trusts(&self) -> bool {
-        self.held.as_ref().is_some_and(|held| held.is_trusted(self.client.now().unwrap()))
+        self.held.as_ref().is_some_and(|held| self.client.now().unwrap().is_before(held.lease.expires_at))
     }
 
     /// Takes or renews the lease. A failure is retried at the next tick.
@@ -166,7 +166,7 @@ impl<'a> Scene<'a> {
             return Err("two processes trust the lease at once".into());
         }
         for held in self.contenders.iter().filter_map(|contender| contender.held.as_ref()) {
-            let claim = (held.lease().epoch, held.lease().instance.clone());
+            let claim = (held.lease.epoch, held.lease.instance.clone());
             if self.claims.contains(&claim) {
                 continue;
             }

@@ -244,13 +244,13 @@ impl Protocol for Variant {
             let now = client.now().unwrap();
             match self {
                 Variant::RenewsAlways => {
-                    let renewed = held.lease().renewed(holder.ttl, now, client.write_id());
-                    client.put_always(Purpose::Lease, held.key(), renewed.write().into()).await?;
+                    let renewed = held.lease.renewed(holder.ttl, now, client.write_id());
+                    client.put_always(Purpose::Lease, &held.key, renewed.write().into()).await?;
                     // Finds its own claim there, whichever it has overwritten.
                     self.leases(client, holder)?.renew(held).await
                 }
                 Variant::RefusedIsLost => {
-                    let is_as_expected = read_lease(client, held.key()).await?.as_ref() == Some(held.lease());
+                    let is_as_expected = read_lease(client, &held.key).await?.as_ref() == Some(&held.lease);
                     let renewed = self.leases(client, holder)?.renew(held).await?;
                     Ok(if is_as_expected { renewed } else { Renewed::Lost })
                 }
@@ -270,10 +270,10 @@ impl Protocol for Variant {
     ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             match self {
-                Variant::DeletesOnRelease => client.delete(Purpose::Lease, held.key()).await,
+                Variant::DeletesOnRelease => client.delete(Purpose::Lease, &held.key).await,
                 Variant::ReleasesAlways => {
-                    let released = held.lease().released(client.now().unwrap(), client.write_id());
-                    client.put_always(Purpose::Lease, held.key(), released.write().into()).await.map(|_| ())
+                    let released = held.lease.released(client.now().unwrap(), client.write_id());
+                    client.put_always(Purpose::Lease, &held.key, released.write().into()).await.map(|_| ())
                 }
                 _ => self.leases(client, holder)?.release(held).await,
             }

@@ -2,7 +2,7 @@
 
 use leasehold_core::{Index, NewTask, RetryPolicy, Status};
 use leasehold_queue::sweep::Swept;
-use leasehold_queue::{Settlement, Unclaimed};
+use leasehold_queue::{QueueLayout, Settlement, Unclaimed};
 use serde_json::json;
 use std::time::Duration;
 
@@ -110,7 +110,7 @@ async fn a_cancelled_task_is_stopped_at_its_renewal_and_never_runs_again() {
         let Some(claimed) = world.queue.renew(&claimed, LEASE, None).await.unwrap() else {
             panic!("it is still held")
         };
-        assert!(claimed.cancel_requested());
+        assert!(claimed.task().is_cancel_requested());
         let task = world.queue.settle(&claimed, settlement).await.unwrap().unwrap();
         assert_eq!(task.status(), Status::Cancelled);
         crate::support::recovery::recover(&world, 5, "cancelled").await;

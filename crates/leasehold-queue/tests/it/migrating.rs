@@ -5,7 +5,9 @@ use leasehold_core::{Index, Kind, Status};
 use leasehold_queue::layout::MigrationPhase;
 use leasehold_queue::migrate::MigrationWait;
 use leasehold_queue::purge::Purged;
-use leasehold_queue::{Filter, MigrateOptions, ObjectQueue, Progress, QueueConfig, Settlement, UniqueKey};
+use leasehold_queue::{
+    Filter, MigrateOptions, ObjectQueue, Progress, QueueConfig, QueueLayout, Settlement, UniqueKey,
+};
 use leasehold_store::{Client, Store, Verb, When};
 use serde_json::json;
 use std::sync::Arc;
@@ -80,7 +82,7 @@ async fn clients_of_the_old_length_are_refused_at_their_next_write() {
         assert_eq!((error.kind(), error.to_string().as_str()), (Kind::Invalid, refused));
     }
     let client = Client::new(world.store.clone(), Arc::new(world.host.clone()));
-    let wrong = QueueConfig { shard_prefix_len: 1, ..QueueConfig::default() };
+    let wrong = QueueConfig { shard_prefix_len: Some(1), ..QueueConfig::default() };
     let error = ObjectQueue::with_config(client, wrong).await.unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -2,7 +2,7 @@
 
 use leasehold_core::new_task::Start;
 use leasehold_core::{Index, Kind, NewTask, Rejected, Status, StoreTime, Task, TaskId};
-use leasehold_queue::{Queue, Settlement, Transition};
+use leasehold_queue::{Queue, QueueLayout, Settlement, Transition};
 use serde_json::json;
 
 use crate::support::audit::assert_covered;

@@ -3,7 +3,7 @@
 use leasehold_core::{Rejected, Status, TaskId};
 use leasehold_queue::purge::{PURGE_GRACE, Purged, Retention};
 use leasehold_queue::unique::LIFETIME;
-use leasehold_queue::{Settlement, Transition, UniqueKey};
+use leasehold_queue::{QueueLayout, Settlement, Transition, UniqueKey};
 use leasehold_store::Verb;
 use serde_json::json;
 

@@ -2,6 +2,7 @@
 //! Also with a long pause in between, in which workers do their usual work.
 
 use leasehold_core::TaskId;
+use leasehold_queue::QueueLayout;
 
 use crate::support::audit::{self, assert_covered, is_tombstone};
 use crate::support::operations::{ALL, Operation, Ready, retention};

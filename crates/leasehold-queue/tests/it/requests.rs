@@ -3,6 +3,7 @@
 
 use futures::StreamExt;
 use leasehold_core::{HexName, Holder, Index, NewTask, TaskId, keys};
+use leasehold_queue::QueueLayout as _;
 use leasehold_queue::lease::worker_subject;
 use leasehold_queue::quarantine::Keep;
 use leasehold_queue::{

@@ -55,16 +55,16 @@ pub(crate) fn order() -> NewTask {
 
 impl World {
     pub(crate) async fn new() -> Self {
-        Self::with_shards(QueueConfig::default().shard_prefix_len).await
+        Self::with_shards(None).await
     }
 
     /// Creates an environment whose shards have this number of digits.
-    pub(crate) async fn with_shards(shard_prefix_len: u8) -> Self {
+    pub(crate) async fn with_shards(shard_prefix_len: impl Into<Option<u8>>) -> Self {
         let host = FakeHost::new();
         let as_host: Arc<dyn Host> = Arc::new(host.clone());
         let store = Arc::new(MemoryStore::new(&as_host));
         let client = Client::new(store.clone(), as_host);
-        let config = QueueConfig { shard_prefix_len, ..QueueConfig::default() };
+        let config = QueueConfig { shard_prefix_len: shard_prefix_len.into(), ..QueueConfig::default() };
         let queue = ObjectQueue::with_config(client, config).await.unwrap();
         Self { host, store, queue }
     }

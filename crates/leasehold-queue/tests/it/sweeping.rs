@@ -2,7 +2,7 @@
 
 use leasehold_core::{Entry, Index, Status, TaskId};
 use leasehold_queue::sweep::Swept;
-use leasehold_queue::{IndexHit, Transition, Unclaimed};
+use leasehold_queue::{IndexHit, QueueLayout, Transition, Unclaimed};
 use leasehold_store::{Store, Verb, When};
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use leasehold_core::{
     Artifacts, Event, HexName, Index, Kind, NewTask, Now, Rejected, ShardLen, State, Status, StepContext,
     Task, TaskId, keys, record,
 };
-use leasehold_queue::{ObjectQueue, Settlement, TaskSnapshot, Transition};
+use leasehold_queue::{ObjectQueue, QueueLayout, Settlement, TaskSnapshot, Transition};
 use leasehold_store::{Purpose, Verb};
 use serde_json::json;
 
@@ -95,13 +95,13 @@ async fn a_task_is_changed_step_by_step_from_what_was_read() {
     let before = world.ledger();
     let seen = read(&world.queue, &id).await;
     assert_eq!(requests(&world.queue, &before), [0, 1, 0, 0]);
-    assert_eq!(*seen.task(), world.get(&id).await);
+    assert_eq!(seen.task, world.get(&id).await);
 
     let before = world.ledger();
     let seen = updated(&world.queue, &seen, &claim(1)).await;
     assert_eq!(requests(&world.queue, &before), [2, 0, 0, 1], "task, lease entry; ready entry");
-    assert_eq!(seen.task().epoch, 1);
-    assert_eq!(last(seen.task()), ("claim".into(), NODE.into()));
+    assert_eq!(seen.task.epoch, 1);
+    assert_eq!(last(&seen.task), ("claim".into(), NODE.into()));
     assert_covered(&world.store, "claimed").await;
     assert!(world.entries_of(&id, Index::Ready).await.is_empty());
 
@@ -114,8 +114,8 @@ async fn a_task_is_changed_step_by_step_from_what_was_read() {
     let before = world.ledger();
     let seen = updated(&world.queue, &seen, &Event::Snooze { lease_id: lease(1), until }).await;
     assert_eq!(requests(&world.queue, &before), [3, 0, 0, 1], "entry, task, bell; lease entry");
-    assert_eq!(seen.task().state, State::Pending { available_at: until });
-    assert_eq!(*seen.task(), world.get(&id).await);
+    assert_eq!(seen.task.state, State::Pending { available_at: until });
+    assert_eq!(seen.task, world.get(&id).await);
     assert_covered(&world.store, "snoozed").await;
     assert_eq!(world.queue.load(Purpose::Sync, &TaskId::from_random(99)).await.unwrap(), None);
 }
@@ -129,18 +129,18 @@ async fn a_task_that_has_changed_is_not_overwritten_and_is_returned() {
     let before = world.ledger();
     let Transition::Changed(now) = update(&world.queue, &seen, &claim(7)).await else { panic!("not ours") };
     assert_eq!(requests(&world.queue, &before)[3], 0, "nothing is removed");
-    assert_eq!(now.task().lease_id.as_ref(), claimed.task().lease_id.as_ref());
-    assert_eq!(*now.task(), world.get(&id).await);
+    assert_eq!(now.task.lease_id.as_ref(), claimed.task().lease_id.as_ref());
+    assert_eq!(now.task, world.get(&id).await);
 
     // A harmless event that would be possible now is not applied either: it was decided on another state.
     let Transition::Changed(_) = update(&world.queue, &seen, &Event::Cancel).await else { panic!("unseen") };
-    assert_eq!(world.get(&id).await, *now.task());
+    assert_eq!(world.get(&id).await, now.task);
 
     world.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap().unwrap();
     let Transition::Changed(now) = update(&world.queue, &now, &complete_offline(7)).await else {
         panic!("it would be refused, but it has changed first")
     };
-    assert_eq!(now.task().output(), Some(&json!(1)));
+    assert_eq!(now.task.output(), Some(&json!(1)));
     let rejected = Rejected::Status(Status::Completed);
     let refused = update(&world.queue, &now, &complete_offline(7)).await;
     assert_eq!(refused, Transition::Rejected(rejected, now));
@@ -156,10 +156,10 @@ async fn a_change_between_the_entry_and_the_task_is_not_overwritten() {
     stage.interrupt(|_, asked| is_task_put(asked), async move { drop(others.queue.cancel(&id).await) });
     let outcome = update(&queue, &seen, &Event::Release { lease_id: lease(1) }).await;
     let Transition::Changed(now) = outcome else { panic!("{outcome:?}") };
-    let State::Running(held) = &now.task().state else { panic!("it is running") };
+    let State::Running(held) = &now.task.state else { panic!("it is running") };
     assert!(held.cancel_requested);
     let ended = updated(&queue, &now, &Event::Release { lease_id: lease(1) }).await;
-    assert_eq!(ended.task().status(), Status::Cancelled, "decided again, by what was asked for meanwhile");
+    assert_eq!(ended.task.status(), Status::Cancelled, "decided again, by what was asked for meanwhile");
     recover(&world, LONG, "interrupted").await;
     assert!(world.entries_of(&id, Index::Ready).await.is_empty());
 }
@@ -183,8 +183,8 @@ async fn a_change_whose_answer_is_lost_is_done_and_done_once() {
         let seen = read(&queue, &id).await;
         stage.play(|_, asked| if is_task_put(asked) { Fate::LoseAnswer } else { Fate::Pass });
         let after = updated(&queue, &seen, &event).await;
-        assert_eq!(after.task().rev, seen.task().rev + 1, "{}", event.name());
-        assert_eq!(*after.task(), world.get(&id).await, "{}", event.name());
+        assert_eq!(after.task.rev, seen.task.rev + 1, "{}", event.name());
+        assert_eq!(after.task, world.get(&id).await, "{}", event.name());
         assert_covered(&world.store, event.name()).await;
         stage.play(|_, _| Fate::Pass);
         assert!(matches!(update(&queue, &seen, &event).await, Transition::Changed(_)), "{}", event.name());
@@ -201,9 +201,9 @@ async fn a_change_whose_answer_is_lost_is_done_although_other_changes_follow() {
     let others = world.clone();
     stage.interrupt(|number, _| number == 1, async move { drop(others.queue.cancel(&id).await) });
     let after = updated(&queue, &seen, &claim(1)).await;
-    let State::Running(held) = &after.task().state else { panic!("it is running") };
+    let State::Running(held) = &after.task.state else { panic!("it is running") };
     assert!(held.cancel_requested, "what they made of it is shown");
-    assert_eq!(after.task().lease_id, Some(lease(1)));
+    assert_eq!(after.task.lease_id, Some(lease(1)));
 }
 
 /// It adds nothing to the history, so it cannot be distinguished from one that never arrived; the claim is still in the
@@ -218,7 +218,7 @@ async fn a_renewal_that_another_change_follows_is_decided_again() {
     let others = world.clone();
     stage.interrupt(|number, _| number == 1, async move { drop(others.queue.cancel(&id).await) });
     let Transition::Changed(now) = update(&queue, &seen, &renew(1)).await else { panic!("not recognised") };
-    assert_eq!(now.task().lease_id, Some(lease(1)));
+    assert_eq!(now.task.lease_id, Some(lease(1)));
     updated(&queue, &now, &renew(1)).await;
 }
 
@@ -247,14 +247,14 @@ async fn an_expired_claim_is_taken_over() {
     assert!(matches!(early, Transition::Rejected(Rejected::NotBefore(_), _)), "{early:?}");
     world.advance(mins(2));
     let seen = updated(&world.queue, &seen, &take_over(2, None)).await;
-    assert_eq!((seen.task().epoch, seen.task().attempt), (2, 2));
-    assert_eq!(last(seen.task()), ("take over".into(), NODE.into()));
-    assert_eq!(world.entries_of(&id, Index::Lease).await, [seen.task().entry().unwrap().key()]);
+    assert_eq!((seen.task.epoch, seen.task.attempt), (2, 2));
+    assert_eq!(last(&seen.task), ("take over".into(), NODE.into()));
+    assert_eq!(world.entries_of(&id, Index::Lease).await, [seen.task.entry().unwrap().key()]);
     let settled = world.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap();
     assert_eq!(settled, None, "the one before is fenced off");
     // The node again, after its process has died: it need not wait for the lease to expire.
     let seen = updated(&world.queue, &seen, &take_over(3, Some(lease(2)))).await;
-    assert_eq!(seen.task().epoch, 3);
+    assert_eq!(seen.task.epoch, 3);
     let spent = update(&world.queue, &seen, &take_over(4, Some(lease(3)))).await;
     assert!(matches!(spent, Transition::Rejected(Rejected::Status(Status::Running), _)), "{spent:?}");
     assert_covered(&world.store, "taken over").await;
@@ -267,13 +267,13 @@ async fn an_offline_completion_is_recorded_once_whatever_its_holder() {
     let claimed = world.claim(&id).await;
     let seen = read(&world.queue, &id).await;
     let seen = updated(&world.queue, &seen, &complete_offline(2)).await;
-    assert_eq!((seen.task().epoch, seen.task().output()), (2, Some(&json!("done"))));
-    assert_eq!(last(seen.task()), ("completed_offline".into(), NODE.into()));
+    assert_eq!((seen.task.epoch, seen.task.output()), (2, Some(&json!("done"))));
+    assert_eq!(last(&seen.task), ("completed_offline".into(), NODE.into()));
     assert!(world.entries_of(&id, Index::Lease).await.is_empty());
     let twice = update(&world.queue, &seen, &complete_offline(2)).await;
     assert_eq!(twice, Transition::Rejected(Rejected::AlreadyApplied, seen.clone()));
     assert_eq!(world.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap(), None);
-    assert_eq!(world.get(&id).await, *seen.task());
+    assert_eq!(world.get(&id).await, seen.task);
 }
 
 #[tokio::test]
@@ -283,10 +283,10 @@ async fn an_offline_failure_waits_for_its_next_attempt() {
     let seen = read(&world.queue, &id).await;
     let due = world.now().plus(secs(90));
     let seen = updated(&world.queue, &seen, &fail_offline(2)).await;
-    assert_eq!((seen.task().epoch, seen.task().attempt), (1, 1));
-    assert_eq!(seen.task().state, State::Pending { available_at: due });
-    assert_eq!(last(seen.task()), ("failed_offline".into(), NODE.into()));
-    assert_eq!(world.entries_of(&id, Index::Ready).await, [seen.task().entry().unwrap().key()]);
+    assert_eq!((seen.task.epoch, seen.task.attempt), (1, 1));
+    assert_eq!(seen.task.state, State::Pending { available_at: due });
+    assert_eq!(last(&seen.task), ("failed_offline".into(), NODE.into()));
+    assert_eq!(world.entries_of(&id, Index::Ready).await, [seen.task.entry().unwrap().key()]);
     let twice = update(&world.queue, &seen, &fail_offline(2)).await;
     assert!(matches!(twice, Transition::Rejected(Rejected::AlreadyApplied, _)), "{twice:?}");
     world.advance(mins(2));
@@ -302,14 +302,14 @@ async fn a_task_from_another_place_is_created_under_its_own_id() {
     let before = world.ledger();
     let Transition::Done(seen) = create(&world.queue, &task).await else { panic!("nothing is there") };
     assert_eq!(requests(&world.queue, &before), [3, 0, 0, 0], "entry, task, bell");
-    assert_eq!(seen.task().shard, world.queue.shard_len().shard_of(&task.id));
-    assert_eq!(*seen.task(), Task { shard: seen.task().shard.clone(), ..task.clone() });
-    assert_eq!(world.get(&task.id).await, *seen.task());
-    assert!(seen.task().has_write(&task.write_id));
+    assert_eq!(seen.task.shard, world.queue.shard_len().shard_of(&task.id));
+    assert_eq!(seen.task, Task { shard: seen.task.shard.clone(), ..task.clone() });
+    assert_eq!(world.get(&task.id).await, seen.task);
+    assert!(seen.task.has_write(&task.write_id));
     assert_covered(&world.store, "created").await;
     updated(&world.queue, &seen, &Event::Cancel).await;
     let Transition::Done(now) = create(&world.queue, &task).await else { panic!("it was ours") };
-    assert_eq!(now.task().status(), Status::Cancelled, "once more changes nothing");
+    assert_eq!(now.task.status(), Status::Cancelled, "once more changes nothing");
     recover(&world, LONG, "created").await;
     assert!(audit::keys(&world.store, "ready/").await.is_empty());
 }
@@ -373,10 +373,10 @@ async fn an_existing_object_at_the_id_is_kept() {
     let Transition::Changed(seen) = create(&world.queue, &made(&world, 8, order())).await else {
         panic!("a tombstone")
     };
-    assert!(seen.task().is_tombstone());
+    assert!(seen.task.is_tombstone());
 
     let done = updated(&world.queue, &read(&world.queue, &other.id).await, &complete_offline(1)).await;
-    let error = world.queue.create(done.task().clone(), None).await.unwrap_err();
+    let error = world.queue.create(done.task.clone(), None).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid, "{error}");
     recover(&world, LONG, "kept").await;
     assert!(audit::keys(&world.store, "ready/").await.is_empty());
@@ -396,14 +396,14 @@ async fn a_task_whose_entry_was_swept_is_created_over_the_tombstone() {
     let Transition::Changed(tombstone) = create(&queue, &task).await else {
         panic!("it was given up for it")
     };
-    assert!(tombstone.task().is_tombstone());
+    assert!(tombstone.task.is_tombstone());
 
     // Neither a lost answer nor a second call creates a duplicate.
     stage.play(|_, asked| if is_task_put(asked) { Fate::LoseAnswer } else { Fate::Pass });
     let over = queue.create(task.clone(), Some(&tombstone)).await.unwrap();
     let Transition::Done(seen) = over else { panic!("{over:?}") };
-    assert_eq!((seen.task().rev, seen.task().is_tombstone()), (tombstone.task().rev + 1, false));
-    assert_eq!(*seen.task(), world.get(&task.id).await);
+    assert_eq!((seen.task.rev, seen.task.is_tombstone()), (tombstone.task.rev + 1, false));
+    assert_eq!(seen.task, world.get(&task.id).await);
     assert_covered(&world.store, "over the tombstone").await;
     stage.play(|_, _| Fate::Pass);
     let again = queue.create(task.clone(), Some(&tombstone)).await.unwrap();
@@ -433,7 +433,7 @@ async fn a_tombstone_that_was_fenced_meanwhile_is_not_overwritten() {
     });
     let over = queue.create(task.clone(), Some(&tombstone)).await.unwrap();
     let Transition::Changed(now) = over else { panic!("{over:?}") };
-    assert!(now.task().is_tombstone());
+    assert!(now.task.is_tombstone());
     assert!(matches!(queue.create(task.clone(), Some(&now)).await.unwrap(), Transition::Done(_)));
     recover(&world, LONG, "over the tombstone").await;
     assert_eq!(world.raw(&task.id).await.unwrap()["status"], "completed");
@@ -463,11 +463,11 @@ async fn a_task_that_was_moved_to_another_shard_is_read_there_and_has_changed() 
     switch(&world.queue, 2).await.unwrap();
     let queue = world.process(world.store.clone()).await;
     let now = read(&queue, &id).await;
-    assert_eq!(now.task().shard.as_str().len(), 2);
+    assert_eq!(now.task.shard.as_str().len(), 2);
     let outcome = update(&queue, &before, &Event::Cancel).await;
     assert_eq!(outcome, Transition::Changed(now.clone()), "another revision in another place");
     let after = updated(&queue, &now, &Event::Cancel).await;
-    assert_eq!(world.process(world.store.clone()).await.get(&id).await.unwrap(), *after.task());
+    assert_eq!(world.process(world.store.clone()).await.get(&id).await.unwrap(), after.task);
     let error = world.queue.update_if(&before, &Event::Cancel).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid, "{error}");
     let error = world.queue.create(made(&world, 5, order()), None).await.unwrap_err();
@@ -482,5 +482,5 @@ async fn a_task_from_before_a_move_is_recognised_behind_its_forwarding_marker() 
     switch(&world.queue, 2).await.unwrap();
     let queue = world.process(world.store.clone()).await;
     let Transition::Done(seen) = create(&queue, &task).await else { panic!("it is ours, elsewhere") };
-    assert_eq!(seen.task().shard.as_str().len(), 2);
+    assert_eq!(seen.task.shard.as_str().len(), 2);
 }

@@ -2,7 +2,7 @@
 
 use leasehold_core::{ArtifactId, Name, NewTask, Reason, TaskId};
 use leasehold_pieces::{ArtifactStore, PublishOptions, prune};
-use leasehold_queue::{ObjectQueue, QueueConfig};
+use leasehold_queue::{ObjectQueue, QueueConfig, QueueLayout};
 use leasehold_store::{Client, Host, HostExt};
 use leasehold_worker::{ArtifactIo, Context, Polling, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 
 use leasehold_core::{ArtifactId, Name, NewTask, Status, Task, TaskId};
 use leasehold_pieces::{ArtifactStore, PublishOptions};
-use leasehold_queue::{ObjectQueue, QueueConfig};
+use leasehold_queue::{ObjectQueue, QueueConfig, QueueLayout};
 use leasehold_store::store::{Answer, Ranged, Store, Version};
 use leasehold_store::{Client, DelegatingStore, Host};
 use leasehold_worker::{Context, Polling, Shutdown, TaskError, Worker, WorkerOptions};

@@ -137,7 +137,12 @@ impl JournalActors {
     pub(super) async fn connect(&self, host: &SimHost, client: Client, by: &str) -> Queue {
         let layout = Some(LayoutName::Journal);
         loop {
-            let config = QueueConfig { layout, by: by.to_owned(), snapshots: self.pace.snapshots, ..QueueConfig::default() };
+            let config = QueueConfig {
+                layout,
+                by: by.to_owned(),
+                snapshots: self.pace.snapshots,
+                ..QueueConfig::default()
+            };
             match Queue::with_config(client.clone(), config).await {
                 Ok(queue) => return queue,
                 Err(error) => {

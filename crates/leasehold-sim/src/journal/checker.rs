@@ -89,9 +89,10 @@ impl JournalChecker {
         let is_new = std::mem::replace(&mut observed.snapshot, snapshot) != snapshot;
         observed.snapshots += u64::from(is_new);
         // Deleted parts of older snapshots must not be parts of this one.
-        match snapshot > 0 && (is_new || change.after.is_none()) {
-            true => snapshots::check(snapshot, objects, &observed.commits, &observed.replay),
-            false => Ok(()),
+        if snapshot > 0 && (is_new || change.after.is_none()) {
+            snapshots::check(snapshot, objects, &observed.commits, &observed.replay)
+        } else {
+            Ok(())
         }
     }
 
@@ -220,7 +221,8 @@ impl JournalChecker {
             *counts.entry(task.now().status()).or_default() += 1;
         }
         let Answers { acknowledged, unknown, reads, .. } = &observed.answers;
-        let (commits, fences, claims) = (observed.log.len(), observed.log.fences(), observed.claims.summary());
+        let (commits, fences, claims) =
+            (observed.log.len(), observed.log.fences(), observed.claims.summary());
         let (acknowledged, snapshots) = (acknowledged.len(), observed.snapshots);
         format!(
             "{acknowledged} acknowledged, {unknown} unknown, {commits} commits, {fences} fences, {snapshots} snapshots, {claims}, {reads} reads, {counts:?}"
@@ -297,7 +299,9 @@ impl Observed {
 
 /// True for commits and parts of snapshots.
 fn is_part_of_journal(key: &str) -> bool {
-    ["log/", "state/", "snapshot/"].iter().any(|part| key.strip_prefix("journal/0/").is_some_and(|key| key.starts_with(part)))
+    ["log/", "state/", "snapshot/"]
+        .iter()
+        .any(|part| key.strip_prefix("journal/0/").is_some_and(|key| key.starts_with(part)))
 }
 
 impl fmt::Debug for JournalChecker {

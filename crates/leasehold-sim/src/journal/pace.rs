@@ -52,9 +52,10 @@ impl Pace {
     /// Draws a submit.
     pub(super) fn submit(&self, number: u64, rng: &mut SimRandom) -> PlannedSubmit {
         let order = PlannedSubmit::new(number, rng);
-        match rng.happens(self.long_share) && order.key.is_none() {
-            true => PlannedSubmit { kind: "long", timeout_secs: None, ..order },
-            false => order,
+        if rng.happens(self.long_share) && order.key.is_none() {
+            PlannedSubmit { kind: "long", timeout_secs: None, ..order }
+        } else {
+            order
         }
     }
 }

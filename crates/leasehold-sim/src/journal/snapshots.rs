@@ -23,7 +23,9 @@ pub(super) fn check(
                 let [at, trusted] = [fence.at, fence.trusted_until].map(StoreTime::from_millis);
                 state.fence(at, trusted);
             }
-            None => state.replay(&commit.lines).map_err(|error| format!("snapshot: commit {}: {error}", commit.seq))?,
+            None => state
+                .replay(&commit.lines)
+                .map_err(|error| format!("snapshot: commit {}: {error}", commit.seq))?,
         }
     }
     let (mut found, mut wanted) = (state.encoded_from(None), expected.encoded_from(None));
@@ -32,8 +34,11 @@ pub(super) fn check(
             (None, None) => return Ok(()),
             (found, wanted) if found == wanted => {}
             (found, wanted) => {
-                let [found, wanted] = [found, wanted].map(|task| task.map(|(_, body)| String::from_utf8_lossy(&body).into_owned()));
-                return Err(format!("snapshot: with the commits after {seq} it gives {found:?}, all commits give {wanted:?}"));
+                let [found, wanted] = [found, wanted]
+                    .map(|task| task.map(|(_, body)| String::from_utf8_lossy(&body).into_owned()));
+                return Err(format!(
+                    "snapshot: with the commits after {seq} it gives {found:?}, all commits give {wanted:?}"
+                ));
             }
         }
     }
@@ -42,9 +47,14 @@ pub(super) fn check(
 fn load(seq: u64, objects: &BucketObjects) -> Result<JournalState, String> {
     let wrong = |error: leasehold_core::Error| format!("snapshot: {error}");
     let object = |key: &str| {
-        objects.get(key).map(|stored| &stored.object.body).ok_or_else(|| format!("snapshot: `{key}` is missing"))
+        objects
+            .get(key)
+            .map(|stored| &stored.object.body)
+            .ok_or_else(|| format!("snapshot: `{key}` is missing"))
     };
-    let lease: Raw = serde_json::from_slice(object("journal/0/lease.json")?).map(Raw).map_err(|error| error.to_string())?;
+    let lease: Raw = serde_json::from_slice(object("journal/0/lease.json")?)
+        .map(Raw)
+        .map_err(|error| error.to_string())?;
     let position = serde_json::from_value(lease.0["snapshot"].clone()).map_err(|error| error.to_string())?;
     let manifest = object(&format!("{JOURNAL_SNAPSHOTS}{seq:020}"))?;
     let manifest = SnapshotManifest::decode("the snapshot", manifest, position).map_err(wrong)?;

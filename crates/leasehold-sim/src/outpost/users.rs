@@ -2,6 +2,7 @@
 
 use leasehold_core::TaskId;
 use leasehold_outpost::{Spool, Supervisor, SupervisorOptions};
+use leasehold_queue::QueueLayout;
 use leasehold_store::{Client, Host, HostExt};
 use std::sync::Arc;
 use std::time::Duration;

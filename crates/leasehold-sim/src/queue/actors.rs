@@ -1,7 +1,7 @@
 //! Actors of the scenario: producers, workers and an operator.
 
 use leasehold_core::{Error, Kind, StoreTime};
-use leasehold_queue::{DirectDispatch, ObjectQueue, QueueConfig};
+use leasehold_queue::{DirectDispatch, ObjectQueue, QueueConfig, QueueLayout};
 use leasehold_store::{Client, Host, HostExt};
 use leasehold_worker::{
     Context, InboxLease, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions,
@@ -129,7 +129,7 @@ impl QueueActors {
     }
 
     pub(super) async fn connect(&self, host: &SimHost, client: Client, by: &str) -> ObjectQueue {
-        let usual = QueueConfig { shard_prefix_len: 1, ..QueueConfig::default() };
+        let usual = QueueConfig { shard_prefix_len: Some(1), ..QueueConfig::default() };
         let mut usual = self.migration.as_ref().map_or(usual, Migration::config);
         by.clone_into(&mut usual.by);
         usual.direct = self.is_direct(by).then(DirectDispatch::default);
@@ -150,7 +150,7 @@ impl QueueActors {
                 Err(error) => {
                     self.note(host, format!("failed to connect: {error}"));
                     if self.has_old_layout(&error) {
-                        config.shard_prefix_len = QueueConfig::ANY_SHARD_LEN;
+                        config.shard_prefix_len = None;
                     }
                 }
             }

@@ -45,7 +45,7 @@ struct Log {
 }
 
 async fn connect(client: Client) -> ObjectQueue {
-    let config = QueueConfig { shard_prefix_len: DIGITS, ..QueueConfig::default() };
+    let config = QueueConfig { shard_prefix_len: Some(DIGITS), ..QueueConfig::default() };
     ObjectQueue::with_config(client, config).await.expect(CALM)
 }
 

@@ -78,7 +78,7 @@ impl Migration {
 
     /// Configuration of a client that connected before the migration began.
     pub(super) fn config(&self) -> QueueConfig {
-        let usual = QueueConfig { shard_prefix_len: self.from, ..QueueConfig::default() };
+        let usual = QueueConfig { shard_prefix_len: Some(self.from), ..QueueConfig::default() };
         if self.broken != Some(BrokenMigrationRule::LayoutNeverReread) {
             return usual;
         }

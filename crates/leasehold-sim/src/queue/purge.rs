@@ -5,7 +5,7 @@
 //! exist.
 
 use leasehold_queue::purge::{PURGE_GRACE, Retention};
-use leasehold_queue::{ObjectQueue, QueueConfig, Transition};
+use leasehold_queue::{ObjectQueue, QueueConfig, QueueLayout, Transition};
 use leasehold_store::{Client, Host, HostExt};
 use serde_json::Value;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -3,8 +3,8 @@
 
 use leasehold_core::new_task::Start;
 use leasehold_core::{Index, NewTask, StoreTime};
-use leasehold_queue::ObjectQueue;
 use leasehold_queue::discover::KeyRange;
+use leasehold_queue::{ObjectQueue, QueueLayout};
 use leasehold_store::{Client, HostExt, Purpose, Verb};
 use leasehold_worker::{Context, Polling, Shutdown, Worker, WorkerOptions};
 use serde_json::Value;

@@ -74,7 +74,7 @@ impl Cluster {
 }
 
 async fn connected(client: Client, digits: u8) -> ObjectQueue {
-    let config = QueueConfig { shard_prefix_len: digits, ..QueueConfig::default() };
+    let config = QueueConfig { shard_prefix_len: Some(digits), ..QueueConfig::default() };
     ObjectQueue::with_config(client, config).await.unwrap()
 }
 

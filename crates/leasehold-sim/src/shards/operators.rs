@@ -46,7 +46,7 @@ impl LeasedCluster {
         self.clients.push(client.clone());
         let (checker, runs, name) = (self.checker.clone(), self.runs.clone(), format!("w{number}"));
         self.world.spawn(host.process(), async move {
-            let config = QueueConfig { shard_prefix_len: DIGITS, ..QueueConfig::default() };
+            let config = QueueConfig { shard_prefix_len: Some(DIGITS), ..QueueConfig::default() };
             let queue = ObjectQueue::with_config(client, config).await.unwrap();
             let options =
                 WorkerOptions { leasing: Some(ShardLeasing::default()), ..WorkerOptions::default() };
@@ -65,7 +65,7 @@ impl LeasedCluster {
     fn produce(&mut self) {
         let (host, client) = self.world.process("producer");
         self.world.spawn(host.process(), async move {
-            let config = QueueConfig { shard_prefix_len: DIGITS, ..QueueConfig::default() };
+            let config = QueueConfig { shard_prefix_len: Some(DIGITS), ..QueueConfig::default() };
             let queue = ObjectQueue::with_config(client, config).await.unwrap();
             for _ in 0..TASKS {
                 queue.submit_task(NewTask::new("t", Value::Null).unwrap()).await.unwrap();

@@ -202,7 +202,7 @@ impl LoneWorker {
 }
 
 async fn connected(client: Client) -> ObjectQueue {
-    let config = QueueConfig { shard_prefix_len: DIGITS, ..QueueConfig::default() };
+    let config = QueueConfig { shard_prefix_len: Some(DIGITS), ..QueueConfig::default() };
     ObjectQueue::with_config(client, config).await.unwrap()
 }
 

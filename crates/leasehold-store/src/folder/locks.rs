@@ -26,7 +26,7 @@ const STRIPES: u32 = 4_096;
 
 /// Maximum number of reads of the kernel's table of locks. It is read in parts, and a part can miss an entry if entries
 /// before it are removed meanwhile.
-const LOCK_TABLE_READS: u32 = 5;
+const LOCK_TABLE_READS: u32 = 20;
 
 /// Timeout for a lock: half of the timeout for an answer.
 const WAIT_MAX: Duration = Duration::from_secs(5);

@@ -14,7 +14,6 @@ pub mod races;
 mod times;
 
 use futures::future::BoxFuture;
-use leasehold_core::HexName;
 use std::fmt;
 use std::sync::Arc;
 
@@ -96,7 +95,7 @@ impl Suite {
 
     /// Creates a suite for a store on another host.
     pub fn on(host: Arc<dyn Host>, store: Arc<dyn Store>, options: SuiteOptions) -> Self {
-        let root = format!("conformance/{}", HexName::from_random(host.random_bits()));
+        let root = format!("conformance/{}", host.random_name());
         Self { root, client: Client::new(store.clone(), host), store, options }
     }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::testing::{DashboardFixture, body, claim};
 use axum::extract::Path;
 use leasehold_core::{Event, LeaseId, NewTask, Status, WorkerId};
-use leasehold_queue::{Leases, Settlement};
+use leasehold_queue::{Leases, QueueLayout, Settlement};
 use leasehold_store::Purpose;
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
 //! Responses of the API.
 
 use leasehold_core::{NewTask, Status, StoreTime, keys};
+use leasehold_queue::QueueLayout;
 use leasehold_store::Purpose;
 use leasehold_web::{RefreshPace, WebOptions};
 use serde_json::{Value, json};

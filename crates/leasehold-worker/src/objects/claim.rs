@@ -62,7 +62,7 @@ impl ClaimedTask for ObjectClaim {
                 None => Ok(ClaimStatus::Lost),
                 Some(renewed) => {
                     self.claimed = renewed;
-                    let is_cancelled = self.claimed.cancel_requested();
+                    let is_cancelled = self.claimed.task().is_cancel_requested();
                     Ok(if is_cancelled { ClaimStatus::Cancelled } else { ClaimStatus::Held })
                 }
             }

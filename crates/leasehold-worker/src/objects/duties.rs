@@ -93,11 +93,6 @@ impl DutyLease {
         Ok(self.held.is_some())
     }
 
-    /// Lease client of this worker.
-    fn leases(&self) -> &Leases {
-        &self.leases
-    }
-
     /// Releases the lease, so that another worker can take the duty over.
     async fn release(&mut self) {
         if let Some(held) = self.held.take()

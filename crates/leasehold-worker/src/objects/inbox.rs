@@ -66,7 +66,7 @@ impl Inbox {
             queue,
             leases,
             options,
-            trusted_until: Mutex::new(Some(held.lease().expires_at)),
+            trusted_until: Mutex::new(Some(held.lease.expires_at)),
             has_heartbeat: AtomicBool::new(true),
             is_busy: AtomicBool::new(true),
             lost: CancellationToken::new(),
@@ -123,7 +123,7 @@ impl Inbox {
             }
             pause = match host.in_time(usual / 2, self.leases.renew(&mut held)).await {
                 Ok(Renewed::Kept) => {
-                    self.set_trusted_until(Some(held.lease().expires_at));
+                    self.set_trusted_until(Some(held.lease.expires_at));
                     if self.is_busy.swap(false, SeqCst) { usual } else { seldom }
                 }
                 Ok(Renewed::Lost) => {
@@ -144,7 +144,7 @@ impl Inbox {
     /// Releases the lease, and moves the remaining entries to the overflow.
     async fn release(&self, held: HeldLease) {
         self.set_trusted_until(None);
-        let key = held.key().to_owned();
+        let key = held.key.clone();
         if let Err(error) = self.leases.release(held).await {
             tracing::warn!(%key, %error, "failed to release lease");
         }

@@ -87,7 +87,7 @@ impl Poller {
             slot_changes: objects.slots().changes(),
             pending_signal: objects.queue.subscribe(),
             bell: Bell::default(),
-            inbox_bell: Bell::of_inbox(&objects.worker.id),
+            inbox_bell: Bell::of(Some(&objects.worker.id)),
             entries: FoundEntries::default(),
             probe: None,
             no_layout_since: None,

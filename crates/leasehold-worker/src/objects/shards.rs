@@ -169,7 +169,7 @@ impl ShardLeaser {
         let client = self.queue.client();
         let mut held: Vec<_> = self.held.values_mut().chain(&mut self.id_lease).collect();
         let renewals = held.iter_mut().map(|held| async {
-            let key = held.key().to_owned();
+            let key = held.key.clone();
             let renewed = host.in_time(timeout, leases.renew(held)).await;
             let is_lost = matches!(renewed, Ok(Renewed::Lost));
             if let Err(error) = renewed {
@@ -184,8 +184,8 @@ impl ShardLeaser {
             tracing::warn!(%key, "lease was lost to another worker");
             self.share.moved();
         }
-        self.held.retain(|_, held| !lost.contains(held.key()));
-        self.id_lease.take_if(|lease| lost.contains(lease.key()));
+        self.held.retain(|_, held| !lost.contains(&held.key));
+        self.id_lease.take_if(|lease| lost.contains(&lease.key));
         self.update_assignment();
     }
 
@@ -237,11 +237,6 @@ impl ShardLeaser {
         Ok(())
     }
 
-    /// True if the whole share is held. A worker without its id has no share yet.
-    fn has_full_share(&self) -> bool {
-        self.id_lease.is_some() && self.share.is_whole(self.held.len())
-    }
-
     /// Releases groups above the quota. A group is no longer served before other workers can see that it is free. A
     /// release without an answer is retried soon, until the lease has expired.
     async fn release_surplus(&mut self) {
@@ -253,13 +248,13 @@ impl ShardLeaser {
         let releases = self.releasing.iter().map(|held| async {
             let released = host.in_time(timeout, leases.release(held.clone())).await;
             if let Err(error) = &released {
-                tracing::warn!(key = held.key(), %error, "failed to release lease");
+                tracing::warn!(key = held.key, %error, "failed to release lease");
             }
             released.is_ok()
         });
         let mut is_released = join_all(releases).await.into_iter();
         let now = self.queue.now();
-        let has_expired = |held: &HeldLease| now.as_ref().is_ok_and(|now| held.lease().is_free(*now));
+        let has_expired = |held: &HeldLease| now.as_ref().is_ok_and(|now| held.lease.is_free(*now));
         self.releasing.retain(|held| !is_released.next().unwrap_or(true) && !has_expired(held));
     }
 
@@ -276,7 +271,8 @@ impl ShardLeaser {
                 wanted.push((group.clone(), found.map(|found| found.modified)));
             }
         }
-        self.shuffle(&mut wanted);
+        let host = self.host();
+        wanted.sort_by_cached_key(|_| host.random());
         self.share.scanned();
         while self.remaining_quota() > 0 && !wanted.is_empty() {
             let rest = wanted.split_off(wanted.len().min(self.remaining_quota()));
@@ -312,12 +308,10 @@ impl ShardLeaser {
                     self.share.moved();
                     self.held.insert(group.clone(), held);
                 }
-                Ok(Taken::Others(lease)) => {
-                    self.peers.insert(&key, stamp, Some(&lease));
-                }
+                Ok(Taken::Others(lease)) => self.peers.insert(&key, stamp, Some(lease.expires_at)),
                 Err(error) if error.kind() == Kind::Corrupt => {
                     tracing::warn!(%error, "corrupt lease will be replaced when it is old enough");
-                    self.peers.insert_corrupt(&key, stamp);
+                    self.peers.insert(&key, stamp, None);
                 }
                 Err(error) => {
                     failed = Err(error);
@@ -332,8 +326,10 @@ impl ShardLeaser {
 
     /// Updates the shards to serve, with the expiry of their leases.
     fn update_assignment(&self) {
-        let held = self.held.iter().map(|(group, held)| (group.clone(), Some(held.lease().expires_at)));
-        self.assignment.lease(held.collect(), self.has_full_share());
+        let held = self.held.iter().map(|(group, held)| (group.clone(), Some(held.lease.expires_at)));
+        // A worker without its id has no share yet.
+        let has_full_share = self.id_lease.is_some() && self.share.is_whole(self.held.len());
+        self.assignment.lease(held.collect(), has_full_share);
     }
 
     /// Releases everything, so that the other workers notice within a round; also groups in doubt. Those are taken
@@ -363,12 +359,5 @@ impl ShardLeaser {
     async fn list(&self, prefix: &str) -> Result<Vec<ListEntry>> {
         let listed = self.queue.objects_under(Purpose::Lease, prefix).try_collect();
         self.host().in_time(self.answer_timeout(), listed).await
-    }
-
-    fn shuffle<T>(&self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            let other = self.queue.client().host().random() % (last as u64 + 1);
-            items.swap(last, usize::try_from(other).unwrap_or(0));
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use leasehold_core::{Index, IndexLocation, Kind, Status, WorkerId};
 use leasehold_queue::discover::KeyRange;
-use leasehold_queue::{DirectDispatch, ObjectQueue, QueueConfig, Selection};
+use leasehold_queue::{DirectDispatch, ObjectQueue, QueueConfig, QueueLayout, Selection};
 use leasehold_store::{Client, Host, MemoryStore, Purpose, SystemHost, Verb};
 use leasehold_worker::{InboxLease, Shutdown, Worker, WorkerOptions};
 use serde_json::json;

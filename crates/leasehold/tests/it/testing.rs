@@ -64,7 +64,7 @@ async fn retries_wait_for_their_time() {
 #[tokio::test(start_paused = true)]
 async fn every_run_begins_at_the_same_time_with_the_same_random_numbers() {
     let submitted = async || {
-        let config = QueueConfig { shard_prefix_len: 2, ..QueueConfig::default() };
+        let config = QueueConfig { shard_prefix_len: Some(2), ..QueueConfig::default() };
         let queue = Queue::with_config(testing::client(), config).await.unwrap();
         let id = queue.submit("nap", 1).await.unwrap().id;
         (id, queue.get(&id).await.unwrap().created_at)

@@ -198,7 +198,7 @@ impl TestBroker {
         };
         let decision = self.state.settle(request, &self.context());
         let settled = self.log(decision).unwrap();
-        let event = settlement.recordable(self.now.earliest).event(claim.lease_id.clone());
+        let event = settlement.event(claim.lease_id.clone(), self.now);
         let by = claim.worker.to_string();
         match self.object_event(claim.task, &event, &by) {
             Ok(()) | Err(Rejected::AlreadyApplied) => assert!(settled.is_some()),

@@ -111,7 +111,7 @@ fn run(broker: &mut TestBroker, op: &Op) {
         }
         Op::Settle { claim, how } if !broker.claims.is_empty() => {
             let claim = broker.claims[claim % broker.claims.len()].clone();
-            broker.settle(&claim, settlement(*how, broker));
+            broker.settle(&claim, settlement(*how));
         }
         Op::Operate { task, how } if !broker.objects.is_empty() => {
             let id = *broker.objects.keys().nth(task % broker.objects.len()).unwrap();
@@ -128,14 +128,14 @@ fn run(broker: &mut TestBroker, op: &Op) {
     }
 }
 
-fn settlement(how: u8, broker: &TestBroker) -> Settlement {
+fn settlement(how: u8) -> Settlement {
     let error = "oh".to_owned();
     match how {
         0 => Settlement::complete(json!("done")),
         1 => Settlement::Fail { error, retryable: true, after: None },
         2 => Settlement::Fail { error, retryable: false, after: None },
         3 => Settlement::Exhaust { error, max_attempts: 1 },
-        4 => Settlement::Snooze(broker.now().earliest.plus(minutes(1))),
+        4 => Settlement::Snooze(minutes(1)),
         5 => Settlement::Release,
         _ => Settlement::Stop,
     }

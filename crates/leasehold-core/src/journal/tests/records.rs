@@ -20,7 +20,7 @@ fn broker() -> TestBroker {
     let settlements = [
         Settlement::complete(json!({"size": 3})),
         Settlement::Fail { error: "no \"disk\"\n".into(), retryable: true, after: Some(secs(5)) },
-        Settlement::Snooze(broker.now().earliest.plus(minutes(9))),
+        Settlement::Snooze(minutes(9)),
         Settlement::Release,
     ];
     for (claim, settlement) in claims.iter().zip(settlements) {

@@ -125,7 +125,7 @@ fn settlements() {
             "fail" => Settlement::Fail { error: error(), retryable: true, after: None },
             "fail permanently" => Settlement::Fail { error: error(), retryable: false, after: None },
             "exhaust" => Settlement::Exhaust { error: error(), max_attempts: 1 },
-            "snooze" => Settlement::Snooze(case.broker.now().earliest.plus(minutes(1))),
+            "snooze" => Settlement::Snooze(minutes(1)),
             "release" => Settlement::Release,
             _ => Settlement::Stop,
         };

@@ -97,7 +97,11 @@ impl Maintenance {
             floors: table.manifest().map(floor).into_iter().collect(),
             deleted_to: table.manifest().map_or(Seq::NONE, |manifest| manifest.deleted_to),
             // A reader of a folder finds a missing segment at once, and starts over.
-            limits: if is_in_folder { SnapshotLimits { commits_kept: Duration::ZERO, ..limits } } else { limits },
+            limits: if is_in_folder {
+                SnapshotLimits { commits_kept: Duration::ZERO, ..limits }
+            } else {
+                limits
+            },
             table,
             trimmer,
             since,
@@ -112,7 +116,9 @@ impl Maintenance {
 
     /// Notes records that were decided.
     pub(super) fn record(&mut self, records: &[JournalRecord]) {
-        records.iter().for_each(|record| self.table.record(record));
+        for record in records {
+            self.table.record(record);
+        }
     }
 
     /// Notes a commit that was confirmed.
@@ -156,7 +162,8 @@ impl Maintenance {
         if floor.is_none() && outdated.is_none() {
             return;
         }
-        let (trimmer, fences, deleted_to) = (self.trimmer.clone(), self.table.fences().clone(), self.deleted_to);
+        let (trimmer, fences, deleted_to) =
+            (self.trimmer.clone(), self.table.fences().clone(), self.deleted_to);
         let client = client.clone();
         let delete = async move {
             if let Some(outdated) = outdated {
@@ -178,7 +185,10 @@ impl Broker {
             self.maintenance.is_capturing = true;
         }
         let is_confirmed = self.open.is_empty() && self.writer.is_idle();
-        if self.maintenance.is_capturing && is_confirmed && let Some(position) = self.writer.position() {
+        if self.maintenance.is_capturing
+            && is_confirmed
+            && let Some(position) = self.writer.position()
+        {
             let (at, deleted_to) = (self.now()?.latest_known(), self.maintenance.deleted_to);
             let captured = self.maintenance.table.capture(&self.state, position, at, deleted_to);
             let client = self.client.clone();

@@ -49,7 +49,7 @@ async fn old(suite: &LeaseSuite) {
     for (key, body) in keys.iter().zip(CORRUPT_BODIES) {
         let mut held = first.hold(key).await;
         let above = if body.contains("41") { 41 } else { 1_000_000 };
-        assert!(held.lease().epoch > above, "`{body}` is replaced with epoch {}", held.lease().epoch);
+        assert!(held.lease.epoch > above, "`{body}` is replaced with epoch {}", held.lease.epoch);
         first.keeps(&mut held).await;
         second.is_refused(key).await;
     }
@@ -65,7 +65,7 @@ async fn corrupted(suite: &LeaseSuite) {
     assert_eq!(first.bytes(&key).await, Some(Bytes::from_static(b"{")), "the corrupt lease");
     suite.pass(LEASE_TTL_MAX + MORE).await;
     let mut taken = second.hold(&key).await;
-    let (former, next) = (held.lease().epoch, taken.lease().epoch);
+    let (former, next) = (held.lease.epoch, taken.lease.epoch);
     assert!(next > former, "epoch {next} follows epoch {former}");
     first.release(held).await;
     second.keeps(&mut taken).await;

@@ -27,10 +27,10 @@ pub(super) async fn until_expired(suite: &LeaseSuite, processes: &[Process], hel
         suite.pass(suite.extent.ttl + MILLISECOND).await;
     }
     for process in processes {
-        while !process.client.known_now().unwrap().is_past(held.lease().expires_at) {
+        while !process.client.known_now().unwrap().is_past(held.lease.expires_at) {
             suite.pass(suite.extent.ttl / POLLS).await;
             // Each answer narrows the estimate of the store's time.
-            process.client.get(Purpose::Lease, held.key()).await.unwrap();
+            process.client.get(Purpose::Lease, &held.key).await.unwrap();
         }
     }
 }
@@ -46,7 +46,7 @@ async fn trusted(suite: &LeaseSuite) {
             Taken::Others(_) => refusals += 1,
             Taken::Ours(taken) => {
                 assert!(!first.trusts(&held), "a lease was taken over while its holder trusted it");
-                assert_eq!(taken.lease().epoch, 2, "the epoch");
+                assert_eq!(taken.lease.epoch, 2, "the epoch");
                 break;
             }
         }
@@ -66,7 +66,7 @@ async fn boundary(suite: &LeaseSuite) {
     assert!(!first.trusts(&held), "trust at expiry");
     second.is_refused(&key).await;
     suite.pass(MILLISECOND).await;
-    assert_eq!(second.hold(&key).await.lease().epoch, 2, "the epoch after a take-over");
+    assert_eq!(second.hold(&key).await.lease.epoch, 2, "the epoch after a take-over");
     first.has_lost(&mut held).await;
 }
 
@@ -81,7 +81,7 @@ async fn released(suite: &LeaseSuite) {
     // A holder that has released it cannot get it back by a renewal.
     first.has_lost(&mut copy).await;
     let taken = second.hold(&key).await;
-    assert_eq!(taken.lease().epoch, 2, "the epoch after release");
+    assert_eq!(taken.lease.epoch, 2, "the epoch after release");
     is_shown_as(&first, &key, false).await;
     first.is_refused(&key).await;
 }
@@ -103,7 +103,7 @@ async fn renewed(suite: &LeaseSuite) {
         first.keeps(&mut held).await;
         second.is_refused(&key).await;
     }
-    assert_eq!(held.lease().epoch, 1, "the epoch after renewals");
+    assert_eq!(held.lease.epoch, 1, "the epoch after renewals");
     suite.pass(suite.extent.ttl + MILLISECOND).await;
-    assert_eq!(second.hold(&key).await.lease().epoch, 2, "the epoch after a take-over");
+    assert_eq!(second.hold(&key).await.lease.epoch, 2, "the epoch after a take-over");
 }

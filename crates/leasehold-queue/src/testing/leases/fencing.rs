@@ -42,7 +42,7 @@ async fn namesakes(suite: &LeaseSuite) {
     second.is_refused(&key).await;
     first.release(held.clone()).await;
     let mut taken = second.hold(&key).await;
-    assert_eq!(taken.lease().epoch, 2, "the epoch of the second");
+    assert_eq!(taken.lease.epoch, 2, "the epoch of the second");
     is_fenced(&first, held, &key).await;
     second.keeps(&mut taken).await;
 }
@@ -53,13 +53,13 @@ async fn again(suite: &LeaseSuite) {
     let held = first.hold(&key).await;
     first.release(held).await;
     let held = first.hold(&key).await;
-    assert_eq!(held.lease().epoch, 2, "the epoch after release");
+    assert_eq!(held.lease.epoch, 2, "the epoch after release");
     second.is_refused(&key).await;
     let (key, first) = (suite.key("again-run-out"), first.brief());
     let held = first.hold(&key).await;
     until_expired(suite, std::slice::from_ref(&first), Some(&held)).await;
     let mut held = first.hold(&key).await;
-    assert_eq!(held.lease().epoch, 2, "the epoch after expiry");
+    assert_eq!(held.lease.epoch, 2, "the epoch after expiry");
     assert!(first.trusts(&held), "trust");
     second.is_refused(&key).await;
     first.keeps(&mut held).await;
@@ -75,7 +75,7 @@ async fn broken(suite: &LeaseSuite) {
     assert_eq!(first.bytes(&key).await, before, "the lease that was broken twice");
     first.has_lost(&mut held).await;
     let mut taken = second.hold(&key).await;
-    assert_eq!(taken.lease().epoch, 3, "the epoch after a break");
+    assert_eq!(taken.lease.epoch, 3, "the epoch after a break");
     is_fenced(&first, held, &key).await;
     second.keeps(&mut taken).await;
 }
@@ -89,7 +89,7 @@ async fn breaks(process: &Process, key: &str) -> Option<u64> {
 /// A field added by a newer program survives renewal, release, break and take-over.
 async fn unknown_fields(suite: &LeaseSuite) {
     let (first, second, key) = suite.pair("unknown", Process::usual).await;
-    let mut lease = first.hold(&key).await.lease().clone();
+    let mut lease = first.hold(&key).await.lease.clone();
     lease.subject.insert("newer".into(), "kept".into());
     first.overwrite(&key, lease.write()).await;
     let mut held = first.hold(&key).await;

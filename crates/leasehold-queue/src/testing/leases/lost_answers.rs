@@ -27,9 +27,9 @@ fn in_doubt<T>(result: &leasehold_core::Result<T>) {
 async fn still_holds(holder: &Process, held: &mut HeldLease, epoch: u64, other: &Process) {
     assert!(holder.trusts(held), "trust");
     holder.keeps(held).await;
-    assert_eq!(held.lease().epoch, epoch, "the epoch");
-    assert_eq!(other.read(held.key()).await.as_ref(), Some(held.lease()), "the lease that the holder knows");
-    other.is_refused(held.key()).await;
+    assert_eq!(held.lease.epoch, epoch, "the epoch");
+    assert_eq!(other.read(&held.key).await.as_ref(), Some(&held.lease), "the lease that the holder knows");
+    other.is_refused(&held.key).await;
 }
 
 async fn lost_take(suite: &LeaseSuite) {
@@ -54,12 +54,12 @@ async fn lost_renewal(suite: &LeaseSuite) {
 async fn late_renewal(suite: &LeaseSuite) {
     let (first, second, key) = suite.pair("late-renewal", Process::impatient).await;
     let mut held = first.hold(&key).await;
-    let confirmed = held.lease().expires_at;
+    let confirmed = held.lease.expires_at;
     suite.pass(suite.extent.ttl / 10).await;
     for _ in 0..2 {
         first.store.next(PutFault::Late);
         in_doubt(&first.renew(&mut held).await);
-        assert_eq!(held.lease().expires_at, confirmed, "the expiry that is trusted");
+        assert_eq!(held.lease.expires_at, confirmed, "the expiry that is trusted");
     }
     first.store.apply_late().await.unwrap();
     still_holds(&first, &mut held, 1, &second).await;
@@ -79,7 +79,7 @@ async fn overtaken_renewal(suite: &LeaseSuite) {
     in_doubt(&first.renew(&mut held).await);
     first.release(held).await;
     first.store.apply_late().await.unwrap();
-    assert_eq!(second.hold(&key).await.lease().epoch, 2, "the epoch after release");
+    assert_eq!(second.hold(&key).await.lease.epoch, 2, "the epoch after release");
 }
 
 async fn lost_release(suite: &LeaseSuite) {
@@ -87,7 +87,7 @@ async fn lost_release(suite: &LeaseSuite) {
     let held = first.hold(&key).await;
     first.store.next(PutFault::AnswerLost);
     first.release(held).await;
-    assert_eq!(second.hold(&key).await.lease().epoch, 2, "the epoch after release");
+    assert_eq!(second.hold(&key).await.lease.epoch, 2, "the epoch after release");
 }
 
 /// A process with an unknown outcome does not hold the lease; when it tries again, it finds that it does.

@@ -44,8 +44,8 @@ async fn race(processes: &[Process], keys: &[String], epoch: u64) -> Vec<(Proces
         won.extend(done.unwrap());
     }
     for key in keys {
-        let of_key = won.iter().filter(|(_, held)| held.key() == key);
-        let epochs: Vec<_> = of_key.map(|(_, held)| held.lease().epoch).collect();
+        let of_key = won.iter().filter(|(_, held)| held.key == *key);
+        let epochs: Vec<_> = of_key.map(|(_, held)| held.lease.epoch).collect();
         assert_eq!(epochs, vec![epoch], "the list of the epochs with which `{key}` was won");
     }
     won

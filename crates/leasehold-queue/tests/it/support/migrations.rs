@@ -2,7 +2,7 @@
 
 use leasehold_core::new_task::Start;
 use leasehold_core::{NewTask, Result, TaskId};
-use leasehold_queue::{Claimed, MigrateOptions, Migrated, ObjectQueue, Progress, Settlement};
+use leasehold_queue::{Claimed, MigrateOptions, Migrated, ObjectQueue, Progress, QueueLayout, Settlement};
 use leasehold_store::MemoryStore;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

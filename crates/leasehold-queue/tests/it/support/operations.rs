@@ -3,7 +3,7 @@
 use leasehold_core::new_task::Start;
 use leasehold_core::{Error, Index, NewTask, Result, Status, Task, TaskId};
 use leasehold_queue::purge::{Purged, Retention};
-use leasehold_queue::{Claimed, ObjectQueue, Settlement, Transition, UniqueKey};
+use leasehold_queue::{Claimed, ObjectQueue, QueueLayout, Settlement, Transition, UniqueKey};
 use serde_json::json;
 use std::time::Duration;
 

@@ -35,14 +35,6 @@ pub(super) struct Recover {
     listed: Option<(Instant, bool)>,
 }
 
-/// Reason to scan for lost claims.
-enum WakeReason {
-    /// A task waits or runs, or may do so.
-    Active,
-    /// The last scan was long ago, and a ring may have been lost.
-    FullScan,
-}
-
 impl Recover {
     /// Workers that all serve all shards take turns, by a lease on the duty. A worker with short claims does not
     /// wait for it, because they would expire before.
@@ -54,27 +46,30 @@ impl Recover {
         Self { objects, backoff: EntryBackoff::default(), lease, listed: None }
     }
 
-    /// Reason to scan now, if any.
-    fn reason(&self) -> Option<WakeReason> {
+    /// True if a task waits or runs, or may do so.
+    fn is_active(&self) -> bool {
         let objects = &self.objects;
         let is_active = objects.assignment.take_active();
-        let Some((at, was_quiet)) = self.listed else { return Some(WakeReason::Active) };
+        let Some((_, was_quiet)) = self.listed else { return true };
         // A claim in a shard that this worker leases has no lease entry: existing ones are from other workers.
         let is_leased = objects.options.leasing.is_some();
-        if !was_quiet || !is_leased && (is_active || !objects.assignment.is_ready_empty.load(SeqCst)) {
-            return Some(WakeReason::Active);
-        }
-        let is_old = objects.host().instant().since(at) >= objects.options.full_scan_every;
-        is_old.then_some(WakeReason::FullScan)
+        !was_quiet || !is_leased && (is_active || !objects.assignment.is_ready_empty.load(SeqCst))
+    }
+
+    /// True if the last scan was long ago: a ring may have been lost.
+    fn is_full_scan_due(&self) -> bool {
+        let (now, every) = (self.objects.host().instant(), self.objects.options.full_scan_every);
+        self.listed.is_none_or(|(at, _)| now.since(at) >= every)
     }
 
     /// Scans for lost claims if there is a reason to, and recovers them.
     async fn recover(&mut self) -> Result<()> {
-        let Some(reason) = self.reason() else {
+        let is_active = self.is_active();
+        if !is_active && !self.is_full_scan_due() {
             self.release().await;
             return Ok(());
-        };
-        if let (WakeReason::Active, Some(lease)) = (reason, &mut self.lease)
+        }
+        if let Some(lease) = self.lease.as_mut().filter(|_| is_active)
             && !lease.acquire().await?
         {
             // Until this worker has found all shards idle itself, the holder of the duty may be dead.

@@ -50,7 +50,7 @@ impl Rescue {
 
     /// Removes worker ids that were not used for long.
     async fn remove_old_ids(&self) -> Result<()> {
-        let (queue, leases) = (&self.objects.queue, self.lease.leases());
+        let (queue, leases) = (&self.objects.queue, &self.lease.leases);
         let ids = queue.objects_under(Purpose::Sweep, keys::WORKERS);
         let retire = |id| async move { queue.retire_worker_id(leases, &id).await };
         ids.try_for_each_concurrent(OLD_IDS_AT_ONCE, retire).await
