@@ -24,7 +24,7 @@ bench-raw *args:
 bench-queue *args:
     cargo run --release -p leasehold-bench -- queue {{args}}
 
-# Measure the cost of a task and the memory of a worker, with few and with many waiting tasks.
+# Measure the cost of a task and the memory of a worker, with few and with many pending tasks.
 bench-depth *args:
     cargo run --release -p leasehold-bench -- depth {{args}}
 

@@ -22,7 +22,7 @@ pub(crate) enum Command {
     /// Fill a journal until killed, or open it, in a process of its own
     #[command(hide = true)]
     JournalProcess(JournalProcessArgs),
-    /// Measure the cost of a task and the worker's memory, with few and with many waiting tasks
+    /// Measure the cost of a task and the worker's memory, with few and with many pending tasks
     Depth(DepthArgs),
     /// Measure the time to assign pieces to peers, over whole transfers
     Manager(ManagerArgs),
@@ -115,7 +115,7 @@ pub(crate) struct JournalArgs {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) rounds: u32,
 
-    /// Waiting tasks with which memory and opening after `kill -9` are measured; 0 for none
+    /// Pending tasks with which memory and opening after `kill -9` are measured; 0 for none
     #[arg(long, default_value_t = 0)]
     pub(crate) waiting: u64,
 
@@ -148,7 +148,7 @@ pub(crate) struct JournalProcessArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DepthArgs {
-    /// Waiting tasks; can be repeated, and the first is the baseline of the others
+    /// Pending tasks; can be repeated, and the first is the baseline of the others
     #[arg(long, default_values_t = [1_000, 100_000], value_parser = at_least_one)]
     pub(crate) waiting: Vec<u64>,
 

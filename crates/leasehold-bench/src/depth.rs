@@ -1,4 +1,4 @@
-//! The command `depth`: cost of a task and memory of the worker, with few and with many waiting tasks.
+//! The command `depth`: cost of a task and memory of the worker, with few and with many pending tasks.
 //!
 //! Each depth is a queue of its own in one store. It is filled up to its depth before every round; then a
 //! worker, a process of its own, runs some of its tasks. The depths alternate, so that other load on the

@@ -59,7 +59,7 @@ pub(crate) struct JournalRates {
     pub(crate) requests: f64,
 }
 
-/// Measurements with many waiting tasks.
+/// Measurements with many pending tasks.
 pub(crate) struct Waiting {
     pub(crate) tasks: u64,
     /// Of the process that filled the queue.

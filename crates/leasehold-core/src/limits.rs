@@ -109,17 +109,17 @@ pub const PLAN_AHEAD_MAX: Duration = Duration::from_hours(10 * 365 * 24);
 pub const TASK_ID_AGE_MAX: Duration = Duration::from_mins(10);
 
 /// Age of the cached `queue.json` from which a client reads it again before a write.
-pub const LAYOUT_ASKED_EVERY: Duration = Duration::from_secs(30);
+pub const LAYOUT_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Age of the cached `queue.json` from which a client writes nothing: shards may have been renamed. Allows for one
 /// failed read, and is half of what a migration waits.
-pub const LAYOUT_TRUSTED: Duration = Duration::from_mins(1);
+pub const LAYOUT_MAX_AGE: Duration = Duration::from_mins(1);
 
 /// Lifetime of the lease on a journal without renewal: three renewals may fail before another process takes over.
 pub const JOURNAL_LEASE_TTL: Duration = Duration::from_secs(30);
 
 /// Interval of renewals of the lease on a journal.
-pub const JOURNAL_LEASE_RENEWED_EVERY: Duration = Duration::from_secs(10);
+pub const JOURNAL_LEASE_RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Time for which a commit in a bucket waits for more records, if something waits for its outcome. A put takes about as
 /// long, and each costs the same whatever it contains.

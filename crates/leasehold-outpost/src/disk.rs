@@ -153,7 +153,7 @@ impl Disk {
         self.sync_parent(directory, Durable::Yes)
     }
 
-    /// Removes files in `tmp/` of processes that have died.
+    /// Removes files in `tmp/` of processes that have ended.
     pub(crate) fn sweep_tmp(&self) -> Result<u64> {
         let mut swept = 0;
         for name in names(&self.tmp)? {

@@ -147,7 +147,7 @@ impl Spool {
         Ok(spool)
     }
 
-    /// Opens the queue of a node, and recovers changes of processes that have died.
+    /// Opens the queue of a node, and finishes changes of processes that have crashed.
     pub fn open(data: &Path, of: &QueuePath, host: Arc<dyn Host>) -> Result<Self> {
         let path = data.join(of.folder()).join(CONFIG);
         let body = disk::read(&path)?.ok_or_else(|| {

@@ -8,7 +8,7 @@
 //!
 //! Requests of a claim: 1 get (the task), 1 put (the claim), 1 put (the lease entry), 1 delete (the ready entry). The holder of
 //! the lease on the shard, or on the inbox, leaves the entry in place until the task is settled, and saves the last
-//! two: if that worker dies, the next holder of the shard, or the worker that empties the inbox, finds the task by
+//! two: if that worker crashes, the next holder of the shard, or the worker that empties the inbox, finds the task by
 //! that entry. A renewal is 1 put. A settlement is 1 put and 1 delete, and 1 more put (the ready entry, first) if the
 //! task runs again.
 

@@ -5,7 +5,7 @@
 //!
 //! Requests: 1 get for an existing queue; see [`ObjectQueue::restore`] and `create` for a new one.
 
-use leasehold_core::limits::{LAYOUT_ASKED_EVERY, LAYOUT_TRUSTED};
+use leasehold_core::limits::{LAYOUT_MAX_AGE, LAYOUT_REFRESH_INTERVAL};
 use leasehold_core::{Now, Result, ShardLen, StepContext, TaskId, keys};
 use leasehold_store::{Client, FolderOptions, FolderStore, Host, OpenMode, OpenOptions, SystemHost};
 use std::path::{Path, PathBuf};
@@ -83,8 +83,8 @@ impl Default for QueueConfig {
             ahead_grace: Duration::from_mins(30),
             stale_grace: Duration::from_mins(1),
             submit_wait: Duration::from_mins(15),
-            layout_refresh_interval: LAYOUT_ASKED_EVERY,
-            layout_max_age: LAYOUT_TRUSTED,
+            layout_refresh_interval: LAYOUT_REFRESH_INTERVAL,
+            layout_max_age: LAYOUT_MAX_AGE,
             snapshots: SnapshotLimits::default(),
         }
     }

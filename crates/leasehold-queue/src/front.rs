@@ -88,7 +88,7 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
         self.operate(id, Event::Retry)
     }
 
-    /// Reschedules a waiting task.
+    /// Reschedules a pending task.
     fn reschedule<'a>(&'a self, id: &'a TaskId, at: StoreTime) -> BoxFuture<'a, Result<Transition<Task>>> {
         Box::pin(async move {
             check_time("time", at, self.now()?.earliest)?;

@@ -2,7 +2,7 @@
 //!
 //! Without it every worker scans the ready index. With it a worker lists only its own inbox, `inbox/{worker}/…`,
 //! which it holds by a lease on its worker id. The producer chooses a live worker by those leases. If the worker
-//! dies, any other worker moves the entries to the *overflow*, from which every worker claims.
+//! crashes, any other worker moves the entries to the *overflow*, from which every worker claims.
 //!
 //! ```text
 //!   producer   live workers? ──▶ inbox/{worker}/…  ──▶ task, put if absent ──▶ acknowledged
@@ -17,7 +17,7 @@
 //! do it twice at once: an entry is written to its new place before it is removed from the old one.
 //!
 //! Requests: a submit is 3 puts (entry, task, bell of the inbox), and once per [`DirectDispatch::discovery_ttl`] 1
-//! list and 1 get per worker that may be dead. Emptying an inbox is 1 get (its lease) and 1 list per thousand
+//! list and 1 get per worker that may have crashed. Emptying an inbox is 1 get (its lease) and 1 list per thousand
 //! entries; 1 get, 1 put and 1 delete per entry.
 
 use futures::{StreamExt, TryStreamExt, stream};
@@ -162,13 +162,13 @@ impl ObjectQueue {
     }
 
     /// The workers that have entries in their inboxes; may include some that no longer do. Not derived from leases:
-    /// a producer may have written into the inbox of a worker that died long ago.
+    /// a producer may have written into the inbox of a worker that crashed long ago.
     pub async fn inboxes(&self) -> Result<BTreeSet<WorkerId>> {
         let names = folders(&self.client, Purpose::Sweep, keys::INBOXES).await?;
         Ok(names.iter().filter_map(|name| WorkerId::checked("worker id", name).ok()).collect())
     }
 
-    /// Empties an inbox: entries of waiting tasks move to the overflow, for any worker. Without `own`, only while its
+    /// Empties an inbox: entries of pending tasks move to the overflow, for any worker. Without `own`, only while its
     /// worker is not live; a worker that cannot run the tasks in its own inbox passes those that it runs, which stay.
     pub async fn empty_inbox(&self, worker: &WorkerId, own: Option<&HashSet<TaskId>>) -> Result<u64> {
         let (mut rescued, mut failures, lease_key) = (0, Vec::new(), keys::inbox_lease(worker));
@@ -227,7 +227,7 @@ impl ObjectQueue {
         Ok(())
     }
 
-    /// Removes one entry from an inbox without a worker. An entry of a waiting task, or of one that does not exist
+    /// Removes one entry from an inbox without a worker. An entry of a pending task, or of one that does not exist
     /// yet, moves to the overflow; for any other, index cleanup decides. False if it stays for now: its task is running, or
     /// has just changed.
     async fn rescue_entry(&self, found: IndexHit) -> Result<bool> {

@@ -54,12 +54,12 @@ pub struct ListedTask {
     pub key: String,
 }
 
-/// Number of waiting and running tasks, from the index.
+/// Number of pending and running tasks, from the index.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
-    /// Waiting tasks that are due.
+    /// Pending tasks that are due.
     pub due: u64,
-    /// Waiting tasks that are scheduled for later.
+    /// Pending tasks that are scheduled for later.
     pub scheduled: u64,
     /// Tasks held by workers.
     pub running: u64,

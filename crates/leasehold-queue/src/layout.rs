@@ -157,7 +157,7 @@ impl Layout {
 impl QueueMeta {
     /// True if tasks may be in shards of two lengths: a migration is in progress, or its old keys are not removed yet.
     #[must_use]
-    pub fn is_migrating_or_unswept(&self) -> bool {
+    pub fn may_have_old_keys(&self) -> bool {
         self.migrating.is_some() || self.old_keys_left().is_some()
     }
 

@@ -21,10 +21,11 @@
 //!   Holders follow the marker.
 //! * **switch**: once every object of the old length is a marker whose task exists and is covered by an entry. From
 //!   here on the new length is the queue's, and the only way back is another migration.
-//! * **keys remain** (`left` in `queue.json` is the previous length): a request that was sent before the announcement can still be applied at an old key, such as a submit
-//!   that was never acknowledged. After the grace period none can. Tasks that arrived late are moved, too; then the
-//!   markers and entries of the old length are removed. The next migration waits another grace period, so that none
-//!   of these removals, which have no condition, can be late enough to hit a task that was moved back.
+//! * **keys remain** (`left` in `queue.json` is the previous length): a request that was sent before the announcement
+//!   can still be applied at an old key, such as a submit that was never acknowledged. After the grace period none can.
+//!   Tasks that arrived late are moved, too; then the markers and entries of the old length are removed. The next
+//!   migration waits another grace period: these removals are unconditional, and a late one must not delete a task that
+//!   was moved back.
 //! * **aborting**: first every task that was not moved gets a new revision, and every marker its task, so that no
 //!   move that is in flight can still be applied; then all tasks of the new length move back, by the same steps.
 //!
@@ -82,7 +83,7 @@ pub enum Progress {
     Working(MigrationPass, u64, u64),
 }
 
-/// Reason for a wait.
+/// Condition that a migration waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MigrationWait {
     /// All clients have read the announcement.
@@ -113,7 +114,7 @@ pub struct Migrated {
     pub shard_prefix_len: ShardLen,
     /// Number of tasks that this process has moved.
     pub moved: u64,
-    /// Time from which on the old keys can be removed, if that is still to be done by the same call.
+    /// Time after which the same call removes the old keys; none if they are removed already.
     pub sweep_after: Option<StoreTime>,
     /// Corrupt objects with their error; they are not moved.
     pub corrupt: Vec<String>,
@@ -379,7 +380,7 @@ fn under_way(meta: &QueueMeta) -> Option<String> {
     meta.migrating.as_ref().map(ToString::to_string).or_else(|| {
         let left = meta.old_keys_left()?;
         Some(format!(
-            "the objects of shard_prefix_len {}, left at {}, are still to be removed",
+            "the keys of shard_prefix_len {}, in use until {}, are still to be removed",
             left.shard_prefix_len.digits(),
             left.at
         ))

@@ -4,8 +4,8 @@
 //! later: by then every write to it that was in flight has been applied or refused. A task stays as long as its
 //! idempotency record can still refer to it.
 //!
-//! Requests: 1 list per thousand tasks and 1 get per task; marking a task is 1 more get and 1 put, and up to 2 gets
-//! of idempotency records; deleting it is 1 more get and 1 delete.
+//! Requests: 1 list per thousand tasks, and 2 gets per task, which is read again before anything is decided about it. A
+//! task that is marked: 1 put, and up to 2 gets of idempotency records. One that is deleted: 1 delete.
 
 use futures::StreamExt;
 pub use leasehold_core::retention::{PURGE_GRACE, Purged, Retention};
@@ -62,7 +62,7 @@ impl ObjectQueue {
                 return Ok(Purged::TooNew);
             }
             self.ensure_allowed(Intent::Change).await?;
-            if self.layout.known().meta.is_migrating_or_unswept() {
+            if self.layout.known().meta.may_have_old_keys() {
                 // To a migration, a forwarding marker without a task means that the task has yet to be written.
                 return Ok(Purged::Kept);
             }

@@ -69,7 +69,7 @@ impl ObjectQueue {
     pub async fn quarantine(&self, key: &str, keep: Keep) -> Result<Quarantined> {
         self.ensure_allowed(Intent::Change).await?;
         let meta = self.layout.known().meta;
-        if meta.is_migrating_or_unswept() {
+        if meta.may_have_old_keys() {
             // A task may have two keys now, and a tombstone would fence only one of them.
             return Err(Error::new(
                 Kind::Unavailable,

@@ -9,7 +9,7 @@
 //!
 //! With direct dispatch the entry is in the inbox of one worker ([`crate::inbox`]).
 //!
-//! A producer that dies between the two writes leaves an entry without a task, which index cleanup removes after a
+//! A producer that crashes between the two writes leaves an entry without a task, which index cleanup removes after a
 //! grace period. A submit whose outcome stays unknown puts a tombstone at its own id. If that succeeds, the task can
 //! no longer appear; if it is refused, the read shows whether the task exists. Only if this gets no answer either
 //! does the caller get the error `outcome unknown`, with the id.
@@ -57,7 +57,7 @@ impl ObjectQueue {
                 let is_retried = retries && self.retry(&id).await?.is_done();
                 Ok(Submitted { existing: Some(status), is_retried, ..Submitted::new(id, false) })
             }
-            // The producer of another id may have died between the two writes, or may just be slow: the first to write
+            // The producer of another id may have crashed between the two writes, or may just be slow: the first to write
             // creates the task.
             Reserved::Unfinished(id) => {
                 let is_new = self.write_task(id, new_task, started, key.is_some()).await?;

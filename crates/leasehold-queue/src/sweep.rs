@@ -10,7 +10,7 @@
 //!   only then is it removed.
 //!
 //! Keeping an entry is always safe (promise P9); removing it requires that the task was read since the entry was
-//! found. Cleanup also times out claims that have expired, and expires waiting tasks.
+//! found. Cleanup also times out claims that have expired, and expires pending tasks.
 //!
 //! Requests: 1 get per entry; a removal is 1 delete and at most 1 put more.
 
@@ -82,7 +82,7 @@ impl ObjectQueue {
         }
         let left_at = found.written_at.max(loaded.task.updated_at).plus(self.config.stale_grace);
         if !self.now()?.is_past(left_at) {
-            // The client that changed the task is probably about to remove the entry. If a claimer died before it
+            // The client that changed the task is probably about to remove the entry. If a claimer crashed before it
             // wrote its lease entry, this one is the only entry of the task.
             return Ok(match &loaded.task.state {
                 State::Running(claim) => Swept::Held(claim.expires_at.min(left_at)),
@@ -132,11 +132,11 @@ impl ObjectQueue {
     /// True if an entry belongs to the old or new layout of a migration. Its task may be stored there, too, where a
     /// tombstone by the current layout does not fence it.
     pub(crate) fn belongs_to_migration(&self, entry: &Entry) -> bool {
-        !entry.has_shard_len(self.shard_len()) && self.layout.known().meta.is_migrating_or_unswept()
+        !entry.has_shard_len(self.shard_len()) && self.layout.known().meta.may_have_old_keys()
     }
 }
 
-/// True if an entry in an inbox or in the overflow is valid for a waiting task in place of the entry that its record
+/// True if an entry in an inbox or in the overflow is valid for a pending task in place of the entry that its record
 /// requires.
 pub(crate) fn is_valid_inbox_entry(entry: &Entry, task: &Task) -> bool {
     entry.shard().is_none() && entry.rev == task.rev && task.status() == Status::Pending

@@ -1,7 +1,7 @@
 //! Idempotency keys: submitting a task only once.
 //!
 //! A record under the hash of the key contains the task's id. It is created before the task, on condition that none
-//! exists. If the producer dies between the two, the next submit with that key creates the task. A client that
+//! exists. If the producer crashes between the two, the next submit with that key creates the task. A client that
 //! replaces or removes an expired record first puts a tombstone at its task id, so that a stalled producer can no
 //! longer create the task.
 //!

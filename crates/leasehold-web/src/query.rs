@@ -126,7 +126,7 @@ impl Query {
         let order = match self.sort {
             Sort::Updated => a.updated_at.cmp(&b.updated_at),
             Sort::Created => a.created_at.cmp(&b.created_at),
-            // The longest waiting task was due first; tasks that do not wait come last in either order.
+            // The task that has waited longest was due first; tasks that do not wait come last in either order.
             Sort::Waiting => match (a.available_at, b.available_at) {
                 (Some(a), Some(b)) => b.cmp(&a),
                 (None, None) => Ordering::Equal,

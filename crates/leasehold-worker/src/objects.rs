@@ -230,7 +230,7 @@ impl Objects {
     /// A task of these shards that this worker could run and that another worker holds.
     async fn held_by_others(&self) -> Result<Option<TaskId>> {
         let mut key_ranges = self.assignment.key_ranges(Index::Lease, self.queue.now()?, None);
-        // Also tasks that wait for a worker that may be dead.
+        // Also the tasks of a worker that may have crashed.
         key_ranges.extend([KeyRange::inboxes(), KeyRange::at(&IndexLocation::Overflow)]);
         for key_range in key_ranges {
             let mut entries = std::pin::pin!(self.queue.entries_in(Purpose::Discover, key_range));

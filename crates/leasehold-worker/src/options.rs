@@ -31,11 +31,11 @@ pub struct WorkerOptions {
     /// Interval of full scans: the index is scanned without a ring of the bell (the notification object), because a
     /// ring may be lost.
     pub full_scan_every: Duration,
-    /// Interval at which the overflow, with the tasks of crashed workers, is scanned without a ring. The inboxes of dead
+    /// Interval at which the overflow, with the tasks of crashed workers, is scanned without a ring. The inboxes of crashed
     /// workers are searched twice as often.
     pub overflow_every: Duration,
     /// True to stop when nothing is left to do: no task is due, or due within a minute, and no task of these types is
-    /// held by another worker, which might die.
+    /// held by another worker, which might crash.
     pub until_empty: bool,
 }
 

@@ -45,7 +45,7 @@
 //! | read the store's time | [`now`](QueueLayout::now) |
 //! | test | `leasehold::testing` (feature `testing`) |
 //!
-//! A handler may run more than once: a worker can die after the work and before its result is recorded.
+//! A handler may run more than once: a worker can crash after the work and before its result is recorded.
 //! [`Context::epoch`] grows with every claim of a task; pass it to every system that the handler changes, and let
 //! that reject smaller ones.
 //!

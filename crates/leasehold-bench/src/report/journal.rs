@@ -39,7 +39,7 @@ impl BenchReport {
         );
         if let Some(Waiting { tasks, filled, opened }) = &measured.waiting {
             println!(
-                "{tasks} waiting tasks: {:.0} MB after {:.1} s of submits; open {:.1} s after kill -9, with {:.0} MB.",
+                "{tasks} pending tasks: {:.0} MB after {:.1} s of submits; open {:.1} s after kill -9, with {:.0} MB.",
                 megabytes(filled.memory_bytes),
                 filled.seconds,
                 opened.seconds,

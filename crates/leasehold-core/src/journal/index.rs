@@ -13,9 +13,9 @@ use crate::time::StoreTime;
 pub(super) struct TaskIndexes {
     /// Counts and due tasks by type.
     pub(super) types: TypeTable,
-    /// Waiting tasks that are not due yet, by time.
+    /// Pending tasks that are not due yet, by time.
     pub(super) scheduled: BTreeMap<(StoreTime, TaskId), (TypeNumber, Priority)>,
-    /// Waiting tasks that expire, by expiry.
+    /// Pending tasks that expire, by expiry.
     pub(super) expiries: BTreeSet<(StoreTime, TaskId)>,
     /// Running tasks by the expiry of their claim, with its renewals.
     pub(super) claims: BTreeSet<(StoreTime, TaskId)>,
@@ -135,7 +135,7 @@ impl TaskIndexes {
         self.claims.insert((expires_at, id));
     }
 
-    /// A waiting task is scheduled until its time is made due. One that was not to wait is due from the start: it never
+    /// A pending task is scheduled until its time is made due. One that was not to wait is due from the start: it never
     /// waits for a clock.
     fn is_scheduled(&self, indexed: &IndexedTask) -> bool {
         indexed.was_scheduled && indexed.time > self.due_until

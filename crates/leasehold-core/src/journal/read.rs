@@ -26,9 +26,9 @@ pub struct TaskPage {
 /// Number of live tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JournalCounts {
-    /// Waiting tasks that were due at the last [`JournalState::advance`].
+    /// Pending tasks that were due at the last [`JournalState::advance`].
     pub due: u64,
-    /// Waiting tasks that are scheduled for later.
+    /// Pending tasks that are scheduled for later.
     pub scheduled: u64,
     /// Minute in which the oldest due task became available.
     pub oldest_due: Option<Minute>,

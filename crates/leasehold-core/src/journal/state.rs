@@ -1,6 +1,6 @@
 //! State of a journal: the live tasks in memory, and how records change them.
 //!
-//! Waiting and final tasks are kept encoded: a waiting task with a small input takes about 400 bytes with its indexes.
+//! Pending and final tasks are kept encoded: a pending task with a small input takes about 400 bytes with its indexes.
 //! Running ones are kept parsed, because they change soon. The state has two parts:
 //!
 //! * the *logged* part, which is a function of the records and fences that were applied, in order;

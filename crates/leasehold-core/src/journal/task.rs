@@ -12,7 +12,7 @@
 //! | `heard` | true if its claim was made or renewed since the last fence |
 //!
 //! An encoded task has a head (`TaskHead`): the few fields by which it is indexed, parsed without the rest. A broker that
-//! replays a million waiting tasks parses no more than that.
+//! replays a million pending tasks parses no more than that.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

@@ -77,7 +77,7 @@ pub struct Entry {
     pub location: IndexLocation,
     /// Minute in which the task is due.
     pub minute: Minute,
-    /// Priority of the task, which sorts entries of waiting tasks within their minute.
+    /// Priority of the task, which sorts entries of pending tasks within their minute.
     pub priority: Priority,
     /// Id of the task.
     pub id: TaskId,

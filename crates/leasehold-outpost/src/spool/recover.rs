@@ -18,12 +18,12 @@ pub struct Recovered {
     pub finished: u64,
     /// Corrupt tasks that were moved to `failed/`.
     pub unreadable: u64,
-    /// Temporary files of dead processes that were removed.
+    /// Number of removed temporary files of processes that have ended.
     pub swept: u64,
 }
 
 impl Spool {
-    /// Finishes the changes of processes that have died, and removes their temporary files. It is safe while other processes
+    /// Finishes the changes of processes that have crashed, and removes their temporary files. It is safe while other processes
     /// work: it skips what they have locked.
     pub fn recover(&self) -> Result<Recovered> {
         let mut recovered = Recovered { swept: self.disk.sweep_tmp()?, ..Recovered::default() };

@@ -64,7 +64,7 @@ impl Spool {
             let Some(body) = disk::read(&path)? else { continue };
             let Ok(SubscriptionFile { when, types }) = serde_json::from_slice(&body) else { continue };
             if when.as_ref().is_some_and(|when| when.boot_id != now.boot_id) {
-                // The worker that wrote it died with the earlier boot.
+                // The worker that wrote it ended with the earlier boot.
                 self.disk.remove(&path, Durable::No)?;
                 continue;
             }

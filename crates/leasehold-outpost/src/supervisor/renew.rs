@@ -156,7 +156,7 @@ impl BucketLink {
         self.apply_now(&again).await
     }
 
-    /// Claims one task. The intent is recorded first: if this process dies before it has recorded the check-out, the next one
+    /// Claims one task. The intent is recorded first: if this process ends before it has recorded the check-out, the next one
     /// finds a claim without a worker, and ends it.
     async fn check_out_one(&self, snapshot: &TaskSnapshot, until: StoreTime) -> Result<bool> {
         let (now, task) = (self.queue.now()?.earliest, &snapshot.task);

@@ -11,7 +11,7 @@
 
 use futures::future::{Either, select};
 use leasehold_core::journal::{Commit, Fence, JournalRecord, JournalState, LogPosition};
-use leasehold_core::limits::{JOURNAL_LEASE_RENEWED_EVERY, JOURNAL_LEASE_TTL};
+use leasehold_core::limits::{JOURNAL_LEASE_RENEW_INTERVAL, JOURNAL_LEASE_TTL};
 use leasehold_core::{Error, HexName, Kind, Lease, Result, StoreTime};
 use leasehold_store::mutant::breaks;
 use leasehold_store::{Client, FencedLog, Log, LogHolder, LogWriter, TakeOver};
@@ -200,7 +200,7 @@ fn hear_all(state: &mut JournalState, at: StoreTime) -> Result<()> {
 async fn keep_renewed(lease: &mut BrokerLease) -> Error {
     let host = lease.client().host().clone();
     loop {
-        host.sleep(JOURNAL_LEASE_RENEWED_EVERY).await;
+        host.sleep(JOURNAL_LEASE_RENEW_INTERVAL).await;
         match lease.renew().await {
             Ok(Renewed::Kept) => {}
             Ok(Renewed::Lost) => return superseded(),

@@ -3,7 +3,7 @@
 //! The kernel's free ports are from the ephemeral range, and before the server starts (or between two starts of it)
 //! any outgoing connection may take one of them. So the ports come from blocks below that range. The first port of a
 //! block is held open as long as the instance lives: it is a lock between test processes that the kernel releases when
-//! its holder dies.
+//! its holder ends.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;

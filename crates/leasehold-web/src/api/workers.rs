@@ -66,7 +66,7 @@ fn activity_by_worker(snapshot: &QueueSnapshot, now: StoreTime) -> BTreeMap<Stri
             Some(activity) => activity,
             None => all.entry(worker.to_string()).or_default(),
         };
-        // The last write of a waiting task is usually not by its worker.
+        // The last write of a pending task is usually not by its worker.
         let seen_at = if row.status == Status::Running { Some(row.updated_at) } else { row.finished_at };
         activity.last_seen_at = activity.last_seen_at.max(seen_at);
         let is_recent = row.finished_at.is_some_and(|at| at >= hour_ago);

@@ -52,7 +52,7 @@ impl Objects {
 /// The lease on one duty, so that one worker at a time does it for all that serve the same shards.
 ///
 /// The worker that does the duty holds a lease on it and renews it each time; the other workers read that it is held.
-/// If the holder dies, another worker takes over after the ttl. Requests: 1 put each time for the holder, 1 get per
+/// If the holder crashes, another worker takes over after the ttl. Requests: 1 put each time for the holder, 1 get per
 /// ttl for each other worker.
 struct DutyLease {
     queue: ObjectQueue,

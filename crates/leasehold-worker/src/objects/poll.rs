@@ -378,7 +378,7 @@ impl Poller {
     }
 
     /// Reason to wait before stopping: a task is due soon, or may be released by another worker. A worker that stops
-    /// when nothing is left does not leave behind the tasks of a dead one.
+    /// when nothing is left does not leave behind the tasks of a crashed one.
     async fn drain_wait(&mut self) -> Option<DrainWait> {
         let objects = self.objects.clone();
         let Ok(now) = objects.queue.now() else { return Some(DrainWait::Store) };

@@ -28,7 +28,7 @@ pub(crate) trait Fixture: Send + Sync + 'static {
     /// Reads a task.
     fn get(&self, id: TaskId) -> BoxFuture<'_, Task>;
     fn cancel(&self, id: TaskId) -> BoxFuture<'_, ()>;
-    /// Claims a waiting task for a worker that does not exist.
+    /// Claims a pending task for a worker that does not exist.
     fn hold(&self, id: TaskId) -> BoxFuture<'_, ()>;
     /// Takes a running task from its worker.
     fn revoke(&self, id: TaskId) -> BoxFuture<'_, ()>;

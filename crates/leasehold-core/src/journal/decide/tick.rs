@@ -1,4 +1,4 @@
-//! Changes that time makes: claims time out, and waiting tasks expire.
+//! Changes that time makes: claims time out, and pending tasks expire.
 
 use super::{JournalContext, JournalDecision, decide};
 use crate::ids::TaskId;

@@ -3,7 +3,7 @@
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use leasehold_core::journal::LogPosition;
-use leasehold_core::limits::JOURNAL_LEASE_RENEWED_EVERY;
+use leasehold_core::limits::JOURNAL_LEASE_RENEW_INTERVAL;
 use leasehold_core::{Kind, Now, Result};
 use leasehold_store::host::{Host, Instant};
 use leasehold_store::{CommitOutcome, LogWriter};
@@ -124,7 +124,7 @@ pub(super) struct LeaseSlot {
 
 impl LeaseSlot {
     pub(super) fn new(lease: BrokerLease, now: Instant) -> Self {
-        let renew_at = later(now, JOURNAL_LEASE_RENEWED_EVERY);
+        let renew_at = later(now, JOURNAL_LEASE_RENEW_INTERVAL);
         Self { lease, renewal: None, renew_at, snapshot: None, is_lost: false }
     }
 
@@ -176,7 +176,7 @@ impl LeaseSlot {
                 let named = self.snapshot();
                 self.snapshot.take_if(|snapshot| *snapshot == named);
                 // One that was written while the lease was being renewed is named at once.
-                if self.snapshot.is_some() { Duration::ZERO } else { JOURNAL_LEASE_RENEWED_EVERY }
+                if self.snapshot.is_some() { Duration::ZERO } else { JOURNAL_LEASE_RENEW_INTERVAL }
             }
             Ok(Renewed::Lost) => {
                 self.is_lost = true;

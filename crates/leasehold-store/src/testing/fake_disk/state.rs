@@ -16,7 +16,7 @@ pub(super) struct DiskState {
     /// Locked files, with the process that holds each lock.
     pub(super) locks: BTreeMap<usize, ProcessOfBoot>,
     pub(super) killed: BTreeSet<ProcessOfBoot>,
-    /// Number of power losses: a process of an earlier boot is dead.
+    /// Number of power losses: processes of an earlier boot have ended.
     pub(super) boot: u32,
 }
 

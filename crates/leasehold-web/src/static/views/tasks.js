@@ -16,7 +16,7 @@ const AT_ONCE = 1_000;
 /** Bulk actions, and the statuses that each applies to. */
 const ACTIONS = {
   retry: { fits: ['failed', 'cancelled', 'expired'], tone: 'running', title: (many) => `Retry ${many}?`, text: 'The tasks become pending again and their attempts are reset.' },
-  cancel: { fits: ['due', 'scheduled', 'running', 'pending'], tone: 'failed', title: (many) => `Cancel ${many}?`, text: 'Waiting tasks are cancelled immediately; running ones stop at the next renewal of their claims.' },
+  cancel: { fits: ['due', 'scheduled', 'running', 'pending'], tone: 'failed', title: (many) => `Cancel ${many}?`, text: 'Pending tasks are cancelled immediately; running ones stop at the next renewal of their claims.' },
 };
 
 export const title = () => 'Tasks';

@@ -72,7 +72,7 @@ impl Recover {
         if let Some(lease) = self.lease.as_mut().filter(|_| is_active)
             && !lease.acquire().await?
         {
-            // Until this worker has found all shards idle itself, the holder of the duty may be dead.
+            // Until this worker has found all shards idle itself, the holder of the duty may have crashed.
             self.listed = None;
             return Ok(());
         }
