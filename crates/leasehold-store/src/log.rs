@@ -2,8 +2,8 @@
 //!
 //! A log has one of two homes. In a *bucket* every commit is an object, and the conditional put of the next one decides who
 //! may write (`bucket`). In a *folder* of one host commits are appended to segments, and an epoch file decides
-//! (`folder`). Both follow the rules of `docs/protocol/journal.md`, which a model checker has visited; comments name the
-//! rule at the line that implements it.
+//! (`folder`). Both follow the rules of `docs/protocol/journal.md`, which were checked with a model checker; comments name
+//! the rule at the line that implements it.
 //!
 //! ```text
 //!   Log ─ take_over ─▶ replays commits, puts a fence ─▶ FencedLog ─ confirm ─▶ LogWriter ─ commit ─▶ Committed

@@ -135,8 +135,8 @@ impl TaskIndexes {
         self.claims.insert((expires_at, id));
     }
 
-    /// A pending task is scheduled until its time is made due. One that was not to wait is due from the start: it never
-    /// waits for a clock.
+    /// True if a pending task is still scheduled: [`advance`](Self::advance) has not reached its time. A task that was
+    /// submitted to run at once is due from the start, independent of the clock.
     fn is_scheduled(&self, indexed: &IndexedTask) -> bool {
         indexed.was_scheduled && indexed.time > self.due_until
     }

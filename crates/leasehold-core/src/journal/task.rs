@@ -72,7 +72,7 @@ pub(super) struct TaskHead {
     pub(super) priority: Priority,
     /// Time at which it is available if it is pending; at which its claim expires if it runs; at which it ended.
     pub(super) time: StoreTime,
-    /// True if it is pending, and was to wait when it became so.
+    /// True if it is pending, and was scheduled for a later time when it became pending.
     pub(super) was_scheduled: bool,
     pub(super) expires_at: Option<StoreTime>,
     pub(super) key: Option<ReservedKey>,

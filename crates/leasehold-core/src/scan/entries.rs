@@ -50,7 +50,7 @@ pub enum Unclaimed {
 /// Periods during which an entry that does not match its task is left alone.
 #[derive(Debug, Clone, Copy)]
 pub struct Graces {
-    /// For an entry that its task has left behind.
+    /// For an outdated entry: its task has a later revision.
     pub stale: Duration,
     /// For an entry ahead of its task.
     pub ahead: Duration,

@@ -36,7 +36,7 @@ use super::open::OpenedJournal;
 use super::request::{BrokerRequest, HeldAnswer};
 use crate::lease::Renewed;
 
-/// Pause before something is tried again whose time has passed, but not surely.
+/// Pause before the broker acts on a time that has passed by some, but not by all possible readings of the store's clock.
 const UNCERTAIN_PAUSE: Duration = Duration::from_millis(100);
 
 /// The broker of a queue.
@@ -259,7 +259,7 @@ impl Broker {
         Some(Instant { boot_ns: now.boot_ns.saturating_add(nanos), ..now })
     }
 
-    /// Time until a time is reached. One that has passed is not certain enough to act upon: it is tried again soon.
+    /// Duration until a time of the store. If it has passed, but not certainly, a short pause until the next try.
     fn until(&self, at: StoreTime) -> Duration {
         let left = self.now().map_or(Duration::ZERO, |now| at.since(now.earliest));
         if left.is_zero() { UNCERTAIN_PAUSE } else { left }

@@ -8,8 +8,8 @@ use crate::journal::state::JournalState;
 use crate::step::Event;
 use crate::task::Task;
 
-/// Maximum number of due tasks that one claim finds not to be due after all. Only a clock that goes back makes such tasks, and
-/// until it has caught up the broker must not read all of them for every claim.
+/// Maximum number of tasks that one claim skips because they are not due after all. There are such tasks only after the clock
+/// has gone back, and until it has caught up the broker must not read all of them for every claim.
 const REJECTED_MAX: usize = 100;
 
 /// Request of a worker for due tasks.
