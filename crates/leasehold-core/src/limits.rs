@@ -109,11 +109,11 @@ pub const PLAN_AHEAD_MAX: Duration = Duration::from_hours(10 * 365 * 24);
 pub const TASK_ID_AGE_MAX: Duration = Duration::from_mins(10);
 
 /// Age of the cached `queue.json` from which a client reads it again before a write.
-pub const LAYOUT_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
+pub const QUEUE_META_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Age of the cached `queue.json` from which a client writes nothing: shards may have been renamed. Allows for one
 /// failed read, and is half of what a migration waits.
-pub const LAYOUT_MAX_AGE: Duration = Duration::from_mins(1);
+pub const QUEUE_META_MAX_AGE: Duration = Duration::from_mins(1);
 
 /// Lifetime of the lease on a journal without renewal: three renewals may fail before another process takes over.
 pub const JOURNAL_LEASE_TTL: Duration = Duration::from_secs(30);

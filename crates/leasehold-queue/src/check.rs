@@ -24,8 +24,8 @@ use std::time::Duration;
 use crate::connect::ObjectQueue;
 use crate::discover::IndexHit;
 use crate::inspect::READS_AT_ONCE;
-use crate::layout::Intent;
 use crate::lease::CORRUPT_AGE_MIN;
+use crate::meta_cache::Intent;
 use crate::objects::{self, ObjectKind};
 use crate::sweep::{Swept, is_valid_inbox_entry};
 use crate::tasks::TaskSnapshot;
@@ -131,7 +131,7 @@ impl ObjectQueue {
         let mut checked = Checked::default();
         if repair {
             // Always read again: by an outdated layout the entries of all tasks would look dangling.
-            self.refresh_layout().await?;
+            self.refresh_meta().await?;
             self.ensure_allowed(Intent::Change).await?;
         }
         // Entries first: a task that changes in between has left an entry that was listed.

@@ -27,7 +27,7 @@ use tracing::Instrument;
 
 use crate::connect::ObjectQueue;
 use crate::discover::IndexHit;
-use crate::layout::Intent;
+use crate::meta_cache::Intent;
 use crate::tasks::{ChangeFrom, IndexUpdate, TaskSnapshot, Transition};
 
 /// A claimed task.

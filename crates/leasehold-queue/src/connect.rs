@@ -5,7 +5,7 @@
 //!
 //! Requests: 1 get for an existing queue; see [`ObjectQueue::restore`] and `create` for a new one.
 
-use leasehold_core::limits::{LAYOUT_MAX_AGE, LAYOUT_REFRESH_INTERVAL};
+use leasehold_core::limits::{QUEUE_META_MAX_AGE, QUEUE_META_REFRESH_INTERVAL};
 use leasehold_core::{Now, Result, ShardLen, StepContext, TaskId, keys};
 use leasehold_store::{Client, FolderOptions, FolderStore, Host, OpenMode, OpenOptions, SystemHost};
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use crate::bell::RecentRings;
 use crate::inbox::{DirectDispatch, Inboxes};
 use crate::inspect::EntryChecks;
 use crate::journal::SnapshotLimits;
-use crate::layout::{Layout, LayoutSnapshot};
 use crate::meta::{LayoutName, OpenedMeta, QueueMeta};
+use crate::meta_cache::{MetaCache, MetaSnapshot};
 use crate::source::Changes;
 
 /// A task queue in the object layout: every task is an object. Cheap to clone.
@@ -28,7 +28,7 @@ pub struct ObjectQueue {
     /// `queue.json` as it was when this client connected.
     pub(crate) meta: Arc<QueueMeta>,
     /// `queue.json` as last read.
-    pub(crate) layout: Arc<Layout>,
+    pub(crate) meta_cache: Arc<MetaCache>,
     pub(crate) config: Arc<QueueConfig>,
     /// Counter of tasks that became pending in this process; wakes its workers.
     pub(crate) pending_signal: Arc<watch::Sender<u64>>,
@@ -64,10 +64,10 @@ pub struct QueueConfig {
     /// Time for which a submit with unknown outcome is retried before it puts a tombstone at its own id.
     pub submit_wait: Duration,
     /// Age of `queue.json` after which it is read again before a write.
-    pub layout_refresh_interval: Duration,
+    pub meta_refresh_interval: Duration,
     /// Age of `queue.json` after which nothing is written. A migration waits for twice the default: a shorter time is
     /// safe, a longer one is not.
-    pub layout_max_age: Duration,
+    pub meta_max_age: Duration,
     /// Snapshots of a broker, in the journal layout.
     pub snapshots: SnapshotLimits,
 }
@@ -83,8 +83,8 @@ impl Default for QueueConfig {
             ahead_grace: Duration::from_mins(30),
             stale_grace: Duration::from_mins(1),
             submit_wait: Duration::from_mins(15),
-            layout_refresh_interval: LAYOUT_REFRESH_INTERVAL,
-            layout_max_age: LAYOUT_MAX_AGE,
+            meta_refresh_interval: QUEUE_META_REFRESH_INTERVAL,
+            meta_max_age: QUEUE_META_MAX_AGE,
             snapshots: SnapshotLimits::default(),
         }
     }
@@ -163,7 +163,7 @@ impl ObjectQueue {
         let first = config.direct.as_ref().map_or(0, |_| client.host().random());
         Self {
             client,
-            layout: Arc::new(Layout::new(LayoutSnapshot { meta: meta.clone(), version, requested_at })),
+            meta_cache: Arc::new(MetaCache::new(MetaSnapshot { meta: meta.clone(), version, requested_at })),
             meta,
             config: Arc::new(config),
             pending_signal: Arc::new(watch::Sender::new(0)),
@@ -176,8 +176,8 @@ impl ObjectQueue {
     /// Returns a handle to this queue for use on another runtime.
     #[must_use]
     pub fn detached(&self) -> Self {
-        let layout = Arc::new(self.layout.detached());
-        Self { client: self.client.detached(), layout, ..self.clone() }
+        let meta_cache = Arc::new(self.meta_cache.detached());
+        Self { client: self.client.detached(), meta_cache, ..self.clone() }
     }
 
     /// Returns a handle to this queue with request counts of its own, to measure the cost of one part of a program.
@@ -186,10 +186,10 @@ impl ObjectQueue {
         Self { client: self.client.with_own_ledger(), ..self.clone() }
     }
 
-    /// Returns a handle to this queue with the latest known layout, to continue after a change of the number of shards.
+    /// Returns a handle to this queue with the latest known number of shards, to continue after a change of the number of shards.
     #[must_use]
     pub fn refreshed(&self) -> Self {
-        Self { meta: self.layout.known().meta, ..self.clone() }
+        Self { meta: self.meta_cache.known().meta, ..self.clone() }
     }
 
     /// Returns a handle to this queue that is recorded as `by` in the history of tasks.

@@ -54,7 +54,7 @@ impl ObjectQueue {
         let mut place = object.map(|object| TaskObject::read(key, object)).transpose()?;
         if place.is_none() {
             // This client may have connected so long ago that it uses an outdated key.
-            self.refresh_layout_if_old().await?;
+            self.refresh_meta_if_old().await?;
             let current = self.current_key(id);
             if current != key {
                 place = self.read_task_object(purpose, &current).await?;
@@ -150,13 +150,13 @@ impl ObjectQueue {
     }
 
     /// The key and object from which a task that was read before is changed. A task at an outdated key is read again
-    /// at its current key, so that no entry is written for the old layout.
+    /// at its current key, so that no entry is written for the old shard length.
     pub(crate) async fn current_object(
         &self,
         purpose: Purpose,
         loaded: &TaskSnapshot,
     ) -> Result<(String, Option<Object>)> {
-        let (shard, meta) = (&loaded.task.shard, self.layout.known().meta);
+        let (shard, meta) = (&loaded.task.shard, self.meta_cache.known().meta);
         if shard.len() == meta.shard_prefix_len || meta.migrating.is_some() {
             return Ok((keys::task(shard, &loaded.task.id), Some(loaded.object())));
         }

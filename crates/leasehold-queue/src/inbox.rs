@@ -34,8 +34,8 @@ use crate::connect::ObjectQueue;
 use crate::discover::{IndexHit, folders};
 use crate::holders::LeaseState;
 use crate::inspect::READS_AT_ONCE;
-use crate::layout::Intent;
 use crate::lease::Leases;
+use crate::meta_cache::Intent;
 use crate::peer_leases::PeerLeaseCache;
 use crate::sweep::Swept;
 

@@ -84,9 +84,9 @@ impl ObjectQueue {
     /// Finds the only task whose id begins with these characters. No task is read. Requests: 1 list, and 1 more per
     /// further shard length during a migration.
     pub async fn find(&self, prefix: &TaskIdPrefix) -> Result<TaskId> {
-        self.refresh_layout_if_old().await?;
+        self.refresh_meta_if_old().await?;
         let mut found = BTreeSet::new();
-        for len in self.layout.known().meta.lengths() {
+        for len in self.meta_cache.known().meta.lengths() {
             let shard = len.parse(&prefix.as_str()[..usize::from(len.digits())])?;
             let list = List::all(keys::tasks_with_prefix(&shard, prefix)).limit(FOUND_MAX);
             let page = self.client.list(Purpose::Admin, &list).await?;
@@ -131,7 +131,7 @@ impl ObjectQueue {
     /// Reads the task at a listed key. A task that was moved is returned with its current key.
     pub(crate) async fn load_listed(&self, key: &str) -> Result<Option<TaskSnapshot>> {
         // No client would find a task at any other key.
-        let lengths = self.layout.known().meta.lengths();
+        let lengths = self.meta_cache.known().meta.lengths();
         if !keys::parse_task_shard(key).is_some_and(|(len, _)| lengths.contains(&len)) {
             return Err(Error::new(Kind::Corrupt, format!("`{key}` is not the key of a task")));
         }
@@ -151,7 +151,7 @@ impl ObjectQueue {
     }
 
     fn task_objects(&self) -> impl Stream<Item = Result<ListEntry>> + Send + '_ {
-        let refreshed = stream::once(self.refresh_layout_if_old());
+        let refreshed = stream::once(self.refresh_meta_if_old());
         refreshed.map_ok(|()| self.objects_under(Purpose::Admin, keys::TASKS)).try_flatten()
     }
 

@@ -15,7 +15,7 @@
 //! | [`connect`] | open a queue; refuse clients whose settings disagree with it (promise P8) |
 //! | [`meta`] | `queue.json`: format, layout and number of shards of a queue |
 //! | `create` | create `queue.json`, or restore it after a loss; never overwrite the tasks of an existing queue |
-//! | [`layout`] | re-read `queue.json` periodically, and decide what a client may write |
+//! | [`meta_cache`] | re-read `queue.json` periodically, and decide what a client may write |
 //! | [`journal`] | the second layout: one process writes the decisions for many tasks in one commit |
 //! | [`mod@submit`] | submit tasks: index entry first, then the task |
 //! | [`bell`] | notification object, so that idle workers need not list the index |
@@ -48,9 +48,9 @@ pub mod holders;
 pub mod inbox;
 pub mod inspect;
 pub mod journal;
-pub mod layout;
 pub mod lease;
 pub mod meta;
+pub mod meta_cache;
 pub mod migrate;
 mod objects;
 mod peer_leases;

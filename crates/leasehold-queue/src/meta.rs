@@ -15,7 +15,7 @@ use std::str::FromStr;
 
 use crate::connect::{Place, QueueConfig};
 use crate::create::{create, no_queue};
-use crate::layout::{Migrating, PreviousLayout};
+use crate::meta_cache::{Migrating, PreviousShardLen};
 
 /// Newest format of `queue.json` that this program supports.
 pub(crate) const FORMAT: u32 = 1;
@@ -86,7 +86,7 @@ pub struct QueueMeta {
     pub migrating: Option<Migrating>,
     /// The previous number of digits, after a migration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub left: Option<PreviousLayout>,
+    pub left: Option<PreviousShardLen>,
     /// Fields written by a newer program, preserved unchanged.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,

@@ -2,7 +2,7 @@
 //!
 //! The key of a task is derived from the number of digits that name a shard, so a new number means a new key for
 //! every task. Stores cannot move objects, and clients keep running. `queue.json` serves as a lease on the shard length
-//! ([`layout`](crate::layout)), and one process executes the steps below. Any other process can continue at any
+//! ([`meta_cache`](crate::meta_cache)), and one process executes the steps below. Any other process can continue at any
 //! point, because the whole state is in the store.
 //!
 //! ```text
@@ -46,8 +46,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::connect::ObjectQueue;
-use crate::layout::{LayoutSnapshot, Migrating, MigrationPhase, PreviousLayout};
 use crate::meta::QueueMeta;
+use crate::meta_cache::{MetaSnapshot, Migrating, MigrationPhase, PreviousShardLen};
 use moving::MoveRoute;
 
 /// Maximum number of steps. A migration has five; other processes may do some of them, or one more before.
@@ -143,7 +143,7 @@ impl ObjectQueue {
     /// Returns what [`migrate`](Self::migrate) would do, and writes nothing.
     pub async fn plan_migration(&self, to: u8) -> Result<MigrationPlan> {
         let to = ShardLen::new(to)?;
-        let meta = self.refresh_layout().await?.meta;
+        let meta = self.refresh_meta().await?.meta;
         let now = meta.shard_prefix_len;
         let [tasks, there] = self.count_tasks([now, to]).await?;
         let entries = self.entries_of(now).try_fold(0, |count, _| ready(Ok(count + 1))).await?;
@@ -158,7 +158,7 @@ impl ObjectQueue {
         let migration = Migration { queue: self, options, report, tally: Mutex::default() };
         let mut has_begun = false;
         for _ in 0..STEPS_MAX {
-            let known = self.refresh_layout().await?;
+            let known = self.refresh_meta().await?;
             let is_over = known.meta.migrating.is_none();
             if has_begun && is_over && known.meta.shard_prefix_len != to {
                 return Err(Error::new(Kind::Lost, "the migration was aborted by another process"));
@@ -178,14 +178,14 @@ impl ObjectQueue {
                 migration.announce(&known, to).await?;
             }
         }
-        Err(layout_contended())
+        Err(meta_contended())
     }
 
     /// Aborts a migration before the switch: moves all tasks back.
     pub async fn abort_migration(&self, options: &MigrateOptions, report: Report<'_>) -> Result<Migrated> {
         let migration = Migration { queue: self, options, report, tally: Mutex::default() };
         for step in 0..STEPS_MAX {
-            let known = self.refresh_layout().await?;
+            let known = self.refresh_meta().await?;
             if let Some(migrating) = &known.meta.migrating {
                 migration.abort_step(&known, migrating).await?;
                 continue;
@@ -199,7 +199,7 @@ impl ObjectQueue {
                 _ => return Ok(migration.summary(&known.meta)),
             }
         }
-        Err(layout_contended())
+        Err(meta_contended())
     }
 
     async fn count_tasks<const N: usize>(&self, lens: [ShardLen; N]) -> Result<[u64; N]> {
@@ -236,7 +236,7 @@ struct Tally {
 }
 
 impl Migration<'_> {
-    async fn announce(&self, known: &LayoutSnapshot, to: ShardLen) -> Result<()> {
+    async fn announce(&self, known: &MetaSnapshot, to: ShardLen) -> Result<()> {
         let swept_at = known.meta.left.as_ref().and_then(|left| left.swept_at);
         let removed_at = swept_at.map(|swept_at| swept_at.plus(self.options.grace));
         if let Some(at) = removed_at.filter(|at| self.queue.now().is_ok_and(|now| !now.is_past(*at))) {
@@ -247,7 +247,7 @@ impl Migration<'_> {
         self.put(known, |meta| meta.migrating = Some(migrating)).await
     }
 
-    async fn resume(&self, known: &LayoutSnapshot, migrating: &Migrating) -> Result<()> {
+    async fn resume(&self, known: &MetaSnapshot, migrating: &Migrating) -> Result<()> {
         let from = known.meta.shard_prefix_len;
         if migrating.phase == MigrationPhase::Announced {
             self.wait_until_known().await;
@@ -263,7 +263,7 @@ impl Migration<'_> {
         .await
     }
 
-    async fn abort_step(&self, known: &LayoutSnapshot, migrating: &Migrating) -> Result<()> {
+    async fn abort_step(&self, known: &MetaSnapshot, migrating: &Migrating) -> Result<()> {
         match migrating.phase {
             // Nothing was moved, and nothing will be: a process that would start loses against this write.
             MigrationPhase::Announced => self.put(known, |meta| meta.migrating = None).await,
@@ -280,7 +280,7 @@ impl Migration<'_> {
         }
     }
 
-    async fn remove_old_keys(&self, known: &LayoutSnapshot, left: &PreviousLayout) -> Result<()> {
+    async fn remove_old_keys(&self, known: &MetaSnapshot, left: &PreviousShardLen) -> Result<()> {
         self.wait_past(&known.meta, MigrationWait::Landed, left.at.plus(self.options.grace)).await?;
         let route = MoveRoute::new(known, left.shard_prefix_len, known.meta.shard_prefix_len);
         self.remove_left(&route).await?;
@@ -293,12 +293,17 @@ impl Migration<'_> {
         .await
     }
 
-    fn left(&self, shard_prefix_len: ShardLen, aborted: bool) -> Result<PreviousLayout> {
-        Ok(PreviousLayout { shard_prefix_len, at: self.queue.now()?.latest_known(), aborted, swept_at: None })
+    fn left(&self, shard_prefix_len: ShardLen, aborted: bool) -> Result<PreviousShardLen> {
+        Ok(PreviousShardLen {
+            shard_prefix_len,
+            at: self.queue.now()?.latest_known(),
+            aborted,
+            swept_at: None,
+        })
     }
 
     /// Changes `queue.json` if it is unchanged. The next read of it shows the outcome.
-    async fn put(&self, known: &LayoutSnapshot, change: impl FnOnce(&mut QueueMeta)) -> Result<()> {
+    async fn put(&self, known: &MetaSnapshot, change: impl FnOnce(&mut QueueMeta)) -> Result<()> {
         let client = &self.queue.client;
         let mut meta = (*known.meta).clone();
         change(&mut meta);
@@ -323,11 +328,11 @@ impl Migration<'_> {
     async fn wait_past(&self, under: &QueueMeta, wait: MigrationWait, at: StoreTime) -> Result<()> {
         loop {
             // Each read updates the store's clock, and shows whether another process has continued the migration.
-            self.queue.refresh_layout_if_old().await?;
+            self.queue.refresh_meta_if_old().await?;
             let now = self.queue.now()?;
             let left = at.since(now.earliest);
             (self.report)(Progress::Waiting(wait, left));
-            if now.is_past(at) || self.queue.layout.known().meta.write_id != under.write_id {
+            if now.is_past(at) || self.queue.meta_cache.known().meta.write_id != under.write_id {
                 return Ok(());
             }
             self.queue.client.host().sleep(left.clamp(WAIT_MIN, WAIT_TICK)).await;
@@ -364,7 +369,7 @@ fn check_target(migrating: &Migrating, to: ShardLen) -> Result<()> {
     Ok(())
 }
 
-fn too_late(meta: &QueueMeta, left: &PreviousLayout) -> Error {
+fn too_late(meta: &QueueMeta, left: &PreviousShardLen) -> Error {
     let (from, now) = (left.shard_prefix_len.digits(), meta.shard_prefix_len.digits());
     Error::invalid(format!(
         "the queue has had shard_prefix_len {now} since {}: too late to abort; migrate back with --to {from}",
@@ -372,8 +377,8 @@ fn too_late(meta: &QueueMeta, left: &PreviousLayout) -> Error {
     ))
 }
 
-fn layout_contended() -> Error {
-    Error::new(Kind::Unavailable, "other processes keep changing the layout of this queue; run it again")
+fn meta_contended() -> Error {
+    Error::new(Kind::Unavailable, "other processes keep changing queue.json; run it again")
 }
 
 fn under_way(meta: &QueueMeta) -> Option<String> {

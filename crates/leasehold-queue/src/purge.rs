@@ -14,7 +14,7 @@ use leasehold_store::Purpose;
 use serde::Serialize;
 
 use crate::connect::ObjectQueue;
-use crate::layout::Intent;
+use crate::meta_cache::Intent;
 use crate::tasks::{ChangeFrom, IndexUpdate, Transition};
 
 /// Outcome for all tasks.
@@ -62,7 +62,7 @@ impl ObjectQueue {
                 return Ok(Purged::TooNew);
             }
             self.ensure_allowed(Intent::Change).await?;
-            if self.layout.known().meta.may_have_old_keys() {
+            if self.meta_cache.known().meta.may_have_old_keys() {
                 // To a migration, a forwarding marker without a task means that the task has yet to be written.
                 return Ok(Purged::Kept);
             }

@@ -23,8 +23,8 @@ use serde::Serialize;
 use serde_json::Map;
 
 use crate::connect::ObjectQueue;
-use crate::layout::Intent;
 use crate::lease::{self, CORRUPT_AGE_MIN};
+use crate::meta_cache::Intent;
 use crate::objects::{ObjectKind, is_newer};
 
 /// Choice of what to keep of a corrupt object.
@@ -68,7 +68,7 @@ impl ObjectQueue {
     /// version of this program, or that running workers replace by themselves. Can be repeated after a failure.
     pub async fn quarantine(&self, key: &str, keep: Keep) -> Result<Quarantined> {
         self.ensure_allowed(Intent::Change).await?;
-        let meta = self.layout.known().meta;
+        let meta = self.meta_cache.known().meta;
         if meta.may_have_old_keys() {
             // A task may have two keys now, and a tombstone would fence only one of them.
             return Err(Error::new(

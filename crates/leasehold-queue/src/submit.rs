@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use crate::connect::ObjectQueue;
 use crate::front::{QueueLayout, Submit, Submitted};
-use crate::layout::Intent;
+use crate::meta_cache::Intent;
 use crate::unique::{Reserved, UniqueKey};
 
 impl ObjectQueue {
@@ -90,7 +90,7 @@ impl ObjectQueue {
         // written, so that its entry can never become valid, and is removed without a fence.
         let is_new = self.put_task(&task, started, (!is_shared).then_some(&entry)).await?;
         // A write that took longer than the layout can be trusted may have been applied at an outdated key.
-        self.ensure_layout_current().await.map_err(|error| outcome_unknown(&task, error))?;
+        self.ensure_meta_current().await.map_err(|error| outcome_unknown(&task, error))?;
         if self.was_suspended(started) {
             // The put took so long that the entry may have been removed meanwhile. It is written again before the
             // task counts as submitted.
@@ -170,7 +170,7 @@ impl ObjectQueue {
         match self.put_tombstone(&client, Purpose::Submit, &task.id).await {
             Ok(PutOutcome::Written(_) | PutOutcome::Superseded(_)) => {
                 // A tombstone that took so long may be at an outdated key, where it does not fence this id.
-                self.ensure_layout_current().await.map_err(|error| outcome_unknown(task, error))?;
+                self.ensure_meta_current().await.map_err(|error| outcome_unknown(task, error))?;
                 Err(Error::new(Kind::Unavailable, format!("task {} was not submitted", task.id))
                     .because(error))
             }

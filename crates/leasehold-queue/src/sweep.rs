@@ -20,7 +20,7 @@ use leasehold_store::mutant::breaks;
 
 use crate::connect::ObjectQueue;
 use crate::discover::IndexHit;
-use crate::layout::Intent;
+use crate::meta_cache::Intent;
 use crate::tasks::{ChangeFrom, IndexUpdate, TaskSnapshot, Transition};
 
 /// Outcome of the cleanup of one entry.
@@ -132,7 +132,7 @@ impl ObjectQueue {
     /// True if an entry belongs to the old or new layout of a migration. Its task may be stored there, too, where a
     /// tombstone by the current layout does not fence it.
     pub(crate) fn belongs_to_migration(&self, entry: &Entry) -> bool {
-        !entry.has_shard_len(self.shard_len()) && self.layout.known().meta.may_have_old_keys()
+        !entry.has_shard_len(self.shard_len()) && self.meta_cache.known().meta.may_have_old_keys()
     }
 }
 

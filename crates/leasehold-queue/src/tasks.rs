@@ -18,7 +18,7 @@ use std::ops::ControlFlow::{self, Break, Continue};
 
 use crate::connect::ObjectQueue;
 use crate::forwarding::{MARKERS_MAX, too_many_moves};
-use crate::layout::Intent;
+use crate::meta_cache::Intent;
 
 /// Placeholder for the version of a task that is stored only in a forwarding marker. No store returns such a version.
 const IN_MARKER: &str = "in a forwarding marker";

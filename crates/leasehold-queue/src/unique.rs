@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 use std::time::Duration;
 
 use crate::connect::ObjectQueue;
-use crate::layout::Intent;
+use crate::meta_cache::Intent;
 
 /// Newest format that this program reads and writes.
 const FORMAT: u32 = 1;

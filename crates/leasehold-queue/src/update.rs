@@ -19,7 +19,7 @@ use leasehold_core::{Error, Event, Kind, Result, Status, Task, forwarding, recor
 use leasehold_store::{Purpose, PutOutcome, When};
 
 use crate::connect::ObjectQueue;
-use crate::layout::Intent;
+use crate::meta_cache::Intent;
 use crate::tasks::{ChangeFrom, IndexUpdate, TaskObject, TaskSnapshot, Transition};
 
 impl ObjectQueue {
@@ -68,7 +68,7 @@ impl ObjectQueue {
         }
         let created = self.put_created(&task, &when).await?;
         // A write that took longer than the layout can be trusted may have been applied at an outdated key.
-        self.ensure_layout_current().await.map_err(Error::with_unknown_outcome)?;
+        self.ensure_meta_current().await.map_err(Error::with_unknown_outcome)?;
         if created.is_done() {
             if self.was_suspended(started) {
                 self.put_entry(purpose, &entry).await.map_err(Error::with_unknown_outcome)?;

@@ -66,7 +66,7 @@ impl Shared {
         Ok(Self { opened: queue, client, pace, viewers, snapshot: RwLock::default() })
     }
 
-    /// Returns the queue with its current layout: the number of shards may have changed since it was opened.
+    /// Returns the queue with its current number of shards, which may have changed since it was opened.
     pub(crate) fn queue(&self) -> Queue {
         self.opened.objects().map_or_else(|_| self.opened.clone(), |objects| objects.refreshed().into())
     }

@@ -24,7 +24,7 @@ pub(crate) struct MigrateArgs {
     /// Abort a migration before the switch, and move all tasks back
     #[arg(long, conflicts_with = "to")]
     abort: bool,
-    /// Do not wait 30 minutes to delete leftovers of the old layout; run the same command later to delete them
+    /// Do not wait 30 minutes to delete the objects at the old keys; run the same command later to delete them
     #[arg(long)]
     no_wait: bool,
     /// Seconds between announcing the migration and moving the first task; use it only when nothing else uses the queue
@@ -110,7 +110,7 @@ fn print_migrated(migrated: &Migrated, printer: &Printer) -> anyhow::Result<()> 
         printer.note(&format!("not moved: {corrupt}"));
     }
     if let Some(after) = migrated.sweep_after {
-        line(format_args!("run the same command after {after} to delete leftovers of the old layout"));
+        line(format_args!("run the same command after {after} to delete the objects at the old keys"));
     }
     Ok(())
 }
@@ -156,16 +156,16 @@ impl<'a> MigrationDisplay<'a> {
 fn wait_text(wait: MigrationWait) -> &'static str {
     match wait {
         MigrationWait::Known => "waiting until all clients have read the migration",
-        MigrationWait::Landed => "waiting until no write to the old layout can be under way",
-        MigrationWait::Removed => "waiting until no write of the last migration can be under way",
+        MigrationWait::Landed => "waiting until no write to an old key can be in flight",
+        MigrationWait::Removed => "waiting until no delete of the last migration can be in flight",
     }
 }
 
 fn pass_text(work: MigrationPass) -> &'static str {
     match work {
         MigrationPass::Move => "moving tasks",
-        MigrationPass::Close => "closing the old layout",
+        MigrationPass::Close => "making sure that no earlier move can still be applied",
         MigrationPass::Verify => "verifying",
-        MigrationPass::RemoveOldKeys => "deleting leftovers",
+        MigrationPass::RemoveOldKeys => "deleting the objects at the old keys",
     }
 }

@@ -17,8 +17,8 @@ use tokio::task::JoinSet;
 use super::crashes::{ATTEMPTS, TestStore, audit_task};
 use super::migrating::raw_tasks;
 
-/// Time for which these clients trust the layout that they have read, instead of a minute.
-const LAYOUT_MAX_AGE: Duration = Duration::from_secs(1);
+/// Time for which these clients trust their copy of `queue.json`, instead of a minute.
+const QUEUE_META_MAX_AGE: Duration = Duration::from_secs(1);
 const PRODUCERS: u64 = 2;
 const WORKERS: u64 = 2;
 /// Maximum run time of every other task: some are running while they are moved.
@@ -91,7 +91,7 @@ impl Live {
         while self.records.refused.load(Relaxed) < migrations * (PRODUCERS + WORKERS) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        self.until_submitting(LAYOUT_MAX_AGE).await;
+        self.until_submitting(QUEUE_META_MAX_AGE).await;
     }
 
     /// Waits until all tasks are final and checks them: every acknowledged task exists once and was completed once, by its
@@ -133,8 +133,8 @@ impl Connector {
 
     async fn queue(&self) -> ObjectQueue {
         let config = QueueConfig {
-            layout_refresh_interval: LAYOUT_MAX_AGE / 2,
-            layout_max_age: LAYOUT_MAX_AGE,
+            meta_refresh_interval: QUEUE_META_MAX_AGE / 2,
+            meta_max_age: QUEUE_META_MAX_AGE,
             ..QueueConfig::default()
         };
         ObjectQueue::with_config(Client::open(&self.store, &self.options).unwrap(), config).await.unwrap()

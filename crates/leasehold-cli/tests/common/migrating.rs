@@ -130,7 +130,7 @@ fn unchanged_fields(tasks: &BTreeMap<String, Value>) -> BTreeMap<String, Value> 
 }
 
 /// Checks that every task is at its key for this prefix length and has an index entry. Those that no worker runs are
-/// unchanged and have exactly their entry. Nothing is left in the old layout.
+/// unchanged and have exactly their entry. Nothing is left at the old keys.
 async fn audit(client: &Client, len: usize, before: &BTreeMap<String, Value>) {
     let tasks = raw_tasks(client).await;
     assert_eq!(unchanged_fields(&tasks), *before);

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use super::{Migration, MigrationPass, Progress};
 use crate::check::covers;
-use crate::layout::{Intent, LayoutSnapshot};
+use crate::meta_cache::{Intent, MetaSnapshot};
 use crate::tasks::{TaskObject, TaskSnapshot};
 
 /// Number of tasks that are moved concurrently: as many as are read concurrently elsewhere.
@@ -33,7 +33,7 @@ pub(super) struct MoveRoute {
 }
 
 impl MoveRoute {
-    pub(super) fn new(known: &LayoutSnapshot, from: ShardLen, to: ShardLen) -> Self {
+    pub(super) fn new(known: &MetaSnapshot, from: ShardLen, to: ShardLen) -> Self {
         Self { from, to, under: known.meta.write_id.clone() }
     }
 

@@ -204,7 +204,7 @@ async fn a_connected_client_reports_that_the_description_is_missing_and_continue
     let kept = Store::get(&*world.store, "queue.json", None).await.unwrap().found().unwrap();
     world.store.delete("queue.json").await.unwrap();
     world.queue.ensure_writable().await.expect("it was read a moment ago");
-    world.advance(QueueConfig::default().layout_refresh_interval + std::time::Duration::from_secs(1));
+    world.advance(QueueConfig::default().meta_refresh_interval + std::time::Duration::from_secs(1));
     let error = world.queue.ensure_writable().await.unwrap_err();
     assert!(
         error.kind() == Kind::Corrupt && error.to_string().contains("queue.json is missing at memory"),
@@ -224,7 +224,7 @@ async fn a_connected_client_submits_nothing_into_another_queue_in_its_place() {
     let mut other: serde_json::Value = serde_json::from_slice(&kept.body).unwrap();
     other["queue_id"] = json!("00000000000000000000000001");
     world.overwrite("queue.json", other.to_string()).await;
-    world.advance(QueueConfig::default().layout_refresh_interval + std::time::Duration::from_secs(1));
+    world.advance(QueueConfig::default().meta_refresh_interval + std::time::Duration::from_secs(1));
     let before = audit::keys(&world.store, "").await;
     for _ in 0..2 {
         let error = world.queue.submit_task(order()).await.unwrap_err();

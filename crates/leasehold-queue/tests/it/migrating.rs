@@ -2,7 +2,7 @@
 
 use futures::FutureExt;
 use leasehold_core::{Index, Kind, Status};
-use leasehold_queue::layout::MigrationPhase;
+use leasehold_queue::meta_cache::MigrationPhase;
 use leasehold_queue::migrate::MigrationWait;
 use leasehold_queue::purge::Purged;
 use leasehold_queue::{

@@ -83,7 +83,7 @@ impl Migration {
             return usual;
         }
         let day = Duration::from_hours(24);
-        QueueConfig { layout_refresh_interval: day, layout_max_age: day, ..usual }
+        QueueConfig { meta_refresh_interval: day, meta_max_age: day, ..usual }
     }
 
     fn options(&self) -> MigrateOptions {

@@ -30,7 +30,7 @@ use super::claim::ObjectClaim;
 /// Pause after a failed scan, and while nothing may be claimed.
 pub(super) const FAILED_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum pause while `queue.json` is missing or corrupt: an operator has to restore it.
-const NO_LAYOUT_PAUSE_MAX: Duration = Duration::from_secs(30);
+const NO_META_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Time within which a due task keeps a worker running that stops when nothing is left.
 pub(super) const DUE_SOON: Duration = Duration::from_mins(1);
 
@@ -243,7 +243,7 @@ impl Poller {
         }
         let now = self.objects.host().instant();
         let since = *self.no_layout_since.get_or_insert(now);
-        (now.since(since) / 2).clamp(FAILED_PAUSE, NO_LAYOUT_PAUSE_MAX)
+        (now.since(since) / 2).clamp(FAILED_PAUSE, NO_META_PAUSE_MAX)
     }
 
     /// Resumes entries whose pause is over.

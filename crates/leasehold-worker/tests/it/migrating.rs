@@ -28,8 +28,8 @@ impl World {
     /// A client that reads the layout far more often than usual.
     async fn connect(&self) -> ObjectQueue {
         let client = Client::new(self.store.clone(), self.host.clone());
-        let (layout_refresh_interval, layout_max_age) = (Duration::from_millis(100), Duration::from_secs(1));
-        let options = QueueConfig { layout_refresh_interval, layout_max_age, ..QueueConfig::default() };
+        let (meta_refresh_interval, meta_max_age) = (Duration::from_millis(100), Duration::from_secs(1));
+        let options = QueueConfig { meta_refresh_interval, meta_max_age, ..QueueConfig::default() };
         ObjectQueue::with_config(client, options).await.unwrap()
     }
 

@@ -22,7 +22,7 @@
 //! | another queue's id | yes, for 60 s | invalid: connect again |
 //!
 //! A submit creates an object where none was, so no condition makes it lose against a migration. It is therefore
-//! acknowledged only while the answer that allowed it can still be trusted (`ensure_layout_current`). Hence every
+//! acknowledged only while the answer that allowed it can still be trusted (`ensure_meta_current`). Hence every
 //! acknowledged task is at its old key within 60 s of the announcement, before the first task is moved.
 //!
 //! Requests: 1 get at most every 30 s, before a write or when a task is missing.
@@ -53,7 +53,7 @@ pub struct Migrating {
     pub started_at: StoreTime,
 }
 
-/// Phase of a migration. The time after the switch is recorded in [`PreviousLayout`].
+/// Phase of a migration. The time after the switch is recorded in [`PreviousShardLen`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MigrationPhase {
@@ -78,7 +78,7 @@ impl fmt::Display for Migrating {
 
 /// The previous number of digits, and the state of the objects that are left at its keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PreviousLayout {
+pub struct PreviousShardLen {
     /// Number of digits that named a shard.
     pub shard_prefix_len: ShardLen,
     /// Time of the switch away from it.
@@ -93,8 +93,8 @@ pub struct PreviousLayout {
 
 /// The client's copy of `queue.json`.
 #[derive(Debug)]
-pub(crate) struct Layout {
-    known: Mutex<LayoutSnapshot>,
+pub(crate) struct MetaCache {
+    known: Mutex<MetaSnapshot>,
     /// Held by the caller that reads `queue.json` while the copy is still valid. Other callers only try to lock it and
     /// never wait: the holder may itself be waiting to be polled by the task that would wait.
     refreshing: tokio::sync::Mutex<()>,
@@ -104,7 +104,7 @@ pub(crate) struct Layout {
 
 /// `queue.json` as it was read.
 #[derive(Debug, Clone)]
-pub(crate) struct LayoutSnapshot {
+pub(crate) struct MetaSnapshot {
     pub(crate) meta: Arc<QueueMeta>,
     pub(crate) version: Version,
     pub(crate) requested_at: Instant,
@@ -130,8 +130,8 @@ impl Intent<'_> {
     }
 }
 
-impl Layout {
-    pub(crate) fn new(known: LayoutSnapshot) -> Self {
+impl MetaCache {
+    pub(crate) fn new(known: MetaSnapshot) -> Self {
         let known = Mutex::new(known);
         Self { known, refreshing: tokio::sync::Mutex::default(), is_replaced: AtomicBool::new(false) }
     }
@@ -141,12 +141,12 @@ impl Layout {
         Self::new(self.known())
     }
 
-    pub(crate) fn known(&self) -> LayoutSnapshot {
+    pub(crate) fn known(&self) -> MetaSnapshot {
         lock(&self.known).clone()
     }
 
     /// Stores an answer. Concurrent reads may be answered in any order; the one requested last wins.
-    fn store(&self, answer: LayoutSnapshot) {
+    fn store(&self, answer: MetaSnapshot) {
         let mut known = lock(&self.known);
         if answer.requested_at.boot_ns >= known.requested_at.boot_ns {
             *known = answer;
@@ -161,8 +161,8 @@ impl QueueMeta {
         self.migrating.is_some() || self.old_keys_left().is_some()
     }
 
-    /// The previous layout, if objects are left at its keys.
-    pub(crate) fn old_keys_left(&self) -> Option<&PreviousLayout> {
+    /// The previous shard length, if objects are left at its keys.
+    pub(crate) fn old_keys_left(&self) -> Option<&PreviousShardLen> {
         self.left.as_ref().filter(|left| left.swept_at.is_none())
     }
 
@@ -187,22 +187,22 @@ impl ObjectQueue {
     /// errors of kind *invalid* may be temporary, such as the answer of a captive portal in place of the store.
     #[must_use]
     pub fn is_outdated(&self) -> bool {
-        let known = self.layout.known().meta.shard_prefix_len;
-        self.layout.is_replaced.load(Relaxed) || known != self.shard_len()
+        let known = self.meta_cache.known().meta.shard_prefix_len;
+        self.meta_cache.is_replaced.load(Relaxed) || known != self.shard_len()
     }
 
     /// Checks that this write is allowed by a copy of `queue.json` that is fresh enough, and reads it again if needed.
     pub(crate) async fn ensure_allowed(&self, intent: Intent<'_>) -> Result<()> {
-        let age = self.layout_age();
-        if age > self.config.layout_max_age {
-            self.refresh_layout_if_old().await?;
-        } else if age > self.config.layout_refresh_interval
+        let age = self.meta_age();
+        if age > self.config.meta_max_age {
+            self.refresh_meta_if_old().await?;
+        } else if age > self.config.meta_refresh_interval
             // If another caller is reading it already, this one continues with the copy, which is still valid.
-            && let Ok(_one) = self.layout.refreshing.try_lock()
-            && let Err(error) = self.refresh_layout_if_old().await
+            && let Ok(_one) = self.meta_cache.refreshing.try_lock()
+            && let Err(error) = self.refresh_meta_if_old().await
         {
             // A missing, corrupt or foreign queue.json is an answer: held tasks may be settled, nothing new begins.
-            let is_answer = error.kind() == Kind::Corrupt || self.layout.is_replaced.load(Relaxed);
+            let is_answer = error.kind() == Kind::Corrupt || self.meta_cache.is_replaced.load(Relaxed);
             if is_answer && intent != Intent::HeldTask {
                 return Err(error);
             }
@@ -214,16 +214,16 @@ impl ObjectQueue {
     /// Checks that this write is allowed by the current copy of `queue.json`, without a request: for use between the
     /// writes of one operation.
     pub(crate) fn check_allowed(&self, intent: Intent<'_>) -> Result<()> {
-        let age = self.layout_age();
-        if age > self.config.layout_max_age {
+        let age = self.meta_age();
+        if age > self.config.meta_max_age {
             let message = format!("failed to refresh queue.json, last read {} s ago; retry", age.as_secs());
             return Err(Error::new(Kind::Unavailable, message));
         }
-        let now = self.layout.known().meta;
+        let now = self.meta_cache.known().meta;
         match intent {
             Intent::HeldTask => Ok(()),
-            _ if self.layout.is_replaced.load(Relaxed) => Err(another_queue()),
-            Intent::Change => self.check_layout(&now),
+            _ if self.meta_cache.is_replaced.load(Relaxed) => Err(another_queue()),
+            Intent::Change => self.check_meta(&now),
             Intent::Migrate(under) if *under == now.write_id => Ok(()),
             Intent::Migrate(_) => {
                 Err(Error::new(Kind::Unavailable, "another process continued the migration; run it again"))
@@ -232,14 +232,14 @@ impl ObjectQueue {
     }
 
     /// Checks that a write that was just confirmed was still allowed when it was applied.
-    pub(crate) async fn ensure_layout_current(&self) -> Result<()> {
-        if self.layout_age() > self.config.layout_max_age {
-            self.refresh_layout().await?;
+    pub(crate) async fn ensure_meta_current(&self) -> Result<()> {
+        if self.meta_age() > self.config.meta_max_age {
+            self.refresh_meta().await?;
         }
         self.check_allowed(Intent::Change)
     }
 
-    fn check_layout(&self, now: &QueueMeta) -> Result<()> {
+    fn check_meta(&self, now: &QueueMeta) -> Result<()> {
         let (began, has) = (self.shard_len().digits(), now.shard_prefix_len.digits());
         if began != has {
             return Err(Error::invalid(format!(
@@ -251,31 +251,31 @@ impl ObjectQueue {
         now.migrating.as_ref().map(under_way).map_or(Ok(()), Err)
     }
 
-    /// Reads `queue.json` if the copy is older than `layout_refresh_interval`.
-    pub(crate) async fn refresh_layout_if_old(&self) -> Result<()> {
-        if self.layout_age() > self.config.layout_refresh_interval {
-            self.refresh_layout().await?;
+    /// Reads `queue.json` if the copy is older than `meta_refresh_interval`.
+    pub(crate) async fn refresh_meta_if_old(&self) -> Result<()> {
+        if self.meta_age() > self.config.meta_refresh_interval {
+            self.refresh_meta().await?;
         }
         Ok(())
     }
 
     /// Reads `queue.json`. Requests: 1 get.
-    pub(crate) async fn refresh_layout(&self) -> Result<LayoutSnapshot> {
-        let (before, requested_at) = (self.layout.known(), self.client.host().instant());
+    pub(crate) async fn refresh_meta(&self) -> Result<MetaSnapshot> {
+        let (before, requested_at) = (self.meta_cache.known(), self.client.host().instant());
         let client = self.client.clone().with_timeout(REFRESH_TIMEOUT);
         let after = match client.get_unless(Purpose::Admin, keys::QUEUE, Some(&before.version)).await? {
-            Get::Unchanged => LayoutSnapshot { requested_at, ..before },
+            Get::Unchanged => MetaSnapshot { requested_at, ..before },
             Get::Found(object) => {
                 let meta = parse_meta(&object.body)?;
                 if meta.queue_id != self.meta.queue_id {
-                    self.layout.is_replaced.store(true, Relaxed);
+                    self.meta_cache.is_replaced.store(true, Relaxed);
                     return Err(another_queue());
                 }
                 if meta.layout != LayoutName::Objects {
                     let message = format!("this queue has layout {} now; connect again", meta.layout);
                     return Err(Error::new(Kind::Corrupt, message));
                 }
-                LayoutSnapshot { meta: Arc::new(meta), version: object.version, requested_at }
+                MetaSnapshot { meta: Arc::new(meta), version: object.version, requested_at }
             }
             Get::Missing => {
                 let store = self.client.describe();
@@ -288,21 +288,21 @@ impl ObjectQueue {
                 ));
             }
         };
-        self.layout.is_replaced.store(false, Relaxed);
-        self.layout.store(after);
-        Ok(self.layout.known())
+        self.meta_cache.is_replaced.store(false, Relaxed);
+        self.meta_cache.store(after);
+        Ok(self.meta_cache.known())
     }
 
     /// Time since `queue.json` was requested. A pause of a virtual machine shows only on the wall clock.
-    fn layout_age(&self) -> Duration {
-        let (requested_at, now) = (lock(&self.layout.known).requested_at, self.client.host().instant());
+    fn meta_age(&self) -> Duration {
+        let (requested_at, now) = (lock(&self.meta_cache.known).requested_at, self.client.host().instant());
         let wall_ns = now.wall_ns.saturating_sub(requested_at.wall_ns);
         now.since(requested_at).max(Duration::from_nanos(u64::try_from(wall_ns).unwrap_or(0)))
     }
 
     /// The key of a task by the latest known shard length.
     pub(crate) fn current_key(&self, id: &TaskId) -> String {
-        keys::task(&self.layout.known().meta.shard_prefix_len.shard_of(id), id)
+        keys::task(&self.meta_cache.known().meta.shard_prefix_len.shard_of(id), id)
     }
 }
 
