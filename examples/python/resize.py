@@ -9,7 +9,7 @@ import asyncio
 import sys
 from dataclasses import dataclass
 
-from leasehold import Context, Counts, Order, Permanent, Queue, Retry, Status, Submitted, Task, Worker, connect
+from leasehold import Context, Counts, NewTask, Permanent, Queue, Retry, Status, Submitted, Task, Worker, connect
 
 
 @dataclass
@@ -49,10 +49,10 @@ def make_worker(queue: Queue) -> Worker:
 
 async def main(store: str) -> list[Task]:
     async with await connect(store, durability="os") as queue:
-        orders = [Order(task_type="resize", input=Image(url, 64)) for url in ("a.png", "b.png")]
-        orders.append(Order(task_type="resize", input=Image("c.png", 0), tags={"odd": "yes"}))
-        orders.append(Order(task_type="count", input="one two three"))
-        submitted = await queue.submit_many(orders)
+        tasks = [NewTask(task_type="resize", input=Image(url, 64)) for url in ("a.png", "b.png")]
+        tasks.append(NewTask(task_type="resize", input=Image("c.png", 0), tags={"odd": "yes"}))
+        tasks.append(NewTask(task_type="count", input="one two three"))
+        submitted = await queue.submit_many(tasks)
         counts: Counts = await make_worker(queue).run(drain=True)
         print(f"{counts.completed} completed, {counts.failed} failed")
         return [await queue.get(each.id) for each in submitted if isinstance(each, Submitted)]

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn only_directories_of_dead_processes_are_removed() {
+    fn only_directories_of_killed_processes_are_removed() {
         let base = tempfile::tempdir().unwrap();
         let live = Root::new(base.path()).unwrap();
         // As SIGKILL leaves it: the lock is free, and the files are there.

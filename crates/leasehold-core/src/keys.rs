@@ -9,7 +9,7 @@
 //! | `tasks/{shard}/{id}.json` | a task with its state and history, for its whole life; or the forwarding marker of a task that moved to a shard of another length | its producer (*absent*), then each process that changes it (*unchanged*) | by retention; a forwarding marker at the end of the migration |
 //! | `ready/{shard}/{minute}/{9-priority}{id}.{rev}` | empty: the index entry of a pending task, due in that minute | producer, retry, recovery | once the task has a later revision |
 //! | `leases/{shard}/{minute}/{id}.{rev}` | empty: the index entry of a running task, due when its claim expires | claiming worker, recovery | once the task has a later revision |
-//! | `inbox/{worker}/{minute}/{9-priority}{id}.{rev}` | empty: the index entry of a task for one worker | producer | once its task is settled or elsewhere; another worker moves it to the overflow after the worker has crashed |
+//! | `inbox/{worker}/{minute}/{9-priority}{id}.{rev}` | empty: the index entry of a task for one worker | producer | once its task is settled, or has an entry elsewhere; another worker moves it to the overflow after the worker has crashed |
 //! | `overflow/{minute}/{9-priority}{id}.{rev}` | empty: an index entry from the inbox of a crashed worker, for all workers | the worker that empties the inbox | once the task has a later revision |
 //! | `unique/{hash}.json` | an idempotency record | producer (*absent*) | at its expiry |
 //! | `index/bell` | notification object ("bell"): changes when a task becomes pending | every process that makes a task pending | never: overwritten |

@@ -17,7 +17,7 @@
 //! * **Release**: put an already expired lease if unchanged. Lease objects are never deleted: epochs would
 //!   repeat, and two holders could trust the lease at once.
 //!
-//! A holder is identified by its `instance`, which is random per process: names are not unique. A holder trusts its
+//! A holder is identified by its `instance`, which is random per process: two processes may use one worker id. A holder trusts its
 //! lease only until the last *confirmed* expiry, which counts from the moment when that renewal was sent.
 //!
 //! A released lease is padded with spaces to [`RELEASED_BYTES`]. A list returns sizes and times, but no bodies; with

@@ -88,7 +88,7 @@ pub const JSON_DEPTH_MAX: usize = 100;
 /// Maximum number of events in a task's history; the first [`HISTORY_FIRST`] and the newest are kept.
 pub const HISTORY_MAX: usize = 200;
 
-/// Number of first events that are never folded: the beginning of a task explains most of what follows.
+/// Number of first events that are always kept: the beginning of a task explains most of what follows.
 pub const HISTORY_FIRST: usize = 20;
 
 /// Maximum length of an error or a reason in a record; longer texts are cut.
@@ -115,7 +115,7 @@ pub const QUEUE_META_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 /// failed read, and is half of what a migration waits.
 pub const QUEUE_META_MAX_AGE: Duration = Duration::from_mins(1);
 
-/// Lifetime of the lease on a journal without renewal: three renewals may fail before another process takes over.
+/// Lifetime of the lease on a journal without renewal: two renewals in a row may fail before another process takes over.
 pub const JOURNAL_LEASE_TTL: Duration = Duration::from_secs(30);
 
 /// Interval of renewals of the lease on a journal.

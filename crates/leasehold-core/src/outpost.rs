@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`lease`] | lease on disk: which process of this node holds a task, and when it expires |
 //! | [`op`] | operations of a node that are not yet in the bucket |
-//! | [`path`] | files of a queue on a node, and their keys in the bucket |
+//! | [`path`] | files of a queue on a node |
 //! | [`mod@reconcile`] | sync action for every pair of node state and bucket state |
 
 pub mod lease;

@@ -1,8 +1,9 @@
 //! Share of a worker in the shards: how many groups it is to lease, and when it tries again.
 //!
 //! With *n* live workers and *G* groups the quota is `G div n`, and one more for the first `G mod n` by id. All compute
-//! the same from the same list, so that nothing moves when nothing changes. A worker below its quota scans again soon,
-//! because other workers release groups within a round; after two rounds without success, once a round.
+//! the same from the same list, so that nothing moves when nothing changes. A *round* is one renewal interval. A worker
+//! below its quota scans again soon, because other workers release groups within a round; after two rounds without
+//! success, once a round.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

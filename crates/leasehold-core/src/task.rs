@@ -10,8 +10,8 @@
 //!    │ │     (its worker), time out
 //!    │ │     (any worker, once the claim
 //!    │ │     has surely expired)
-//!    │ └──── retry (a person) ◀────────────── failed, cancelled, expired
-//!    └────── cancel (a person), expire (any worker, once past expires_at) ───▶ cancelled, expired
+//!    │ └──── retry (an operator) ◀────────────── failed, cancelled, expired
+//!    └────── cancel (an operator), expire (any worker, once past expires_at) ─▶ cancelled, expired
 //!
 //!   any final state ── purge (retention) ──▶ purged: no way out; the object is deleted next
 //! ```

@@ -32,7 +32,7 @@ const DOMAIN: &[u8] = b"leasehold-pieces-1";
 
 const SCHEME: &str = "Leasehold ";
 
-/// Returns the present in the store's time; `None` before the first response of the store.
+/// Returns the current time of the store; `None` before the first response of the store.
 pub type SignClock = Arc<dyn Fn() -> Option<Now> + Send + Sync>;
 
 /// Secret shared by all peers of a cluster. It is never printed; clones share it.
@@ -107,8 +107,8 @@ impl fmt::Display for SignatureError {
 
 impl std::error::Error for SignatureError {}
 
-/// True if the whole range of the present is too far from the time of the signature. Uncertainty about the present is not the
-/// peer's fault, and it never makes an old signature valid again: the earliest present moves on by itself.
+/// True if every possible current time is too far from the time of the signature. Uncertainty about the current time is not
+/// the peer's fault, and it never makes an old signature valid again: the earliest possible time only grows.
 fn is_outside_window(at: StoreTime, now: Now) -> bool {
     at.plus(SIGNATURE_AGE_MAX) < now.earliest || at > now.latest.plus(SIGNATURE_AGE_MAX)
 }

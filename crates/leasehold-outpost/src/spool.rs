@@ -29,7 +29,7 @@
 //! | `outbox` | operations to send, in order |
 //! | `poll` | finds tasks that are due |
 //! | `record` | a record with the note of the node |
-//! | `recover` | repairs after the death of other processes; removes old completed tasks |
+//! | `recover` | repairs after the crash of other processes; removes old completed tasks |
 //! | `submit` | submit, get, cancel and retry |
 //! | `subscriptions` | task types that the workers of this node handle |
 //! | `status` | counts, conflicts and check-outs |

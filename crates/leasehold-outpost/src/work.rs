@@ -99,7 +99,7 @@ struct SpoolSource {
 struct NodeWorker {
     spool: Spool,
     worker: WorkerInfo,
-    /// Id of this run: two processes of one name have two.
+    /// Random id of this process: two processes with one worker id have different ones.
     instance: HexName,
     /// Start and duration of the back-off because the bucket has not confirmed a claim.
     backoff: Mutex<Option<(Instant, Duration)>>,

@@ -17,7 +17,7 @@ import os
 import sys
 import tempfile
 
-from leasehold import Context, Order, Worker, connect
+from leasehold import Context, NewTask, Worker, connect
 
 BATCH = 1_000
 
@@ -55,7 +55,7 @@ async def main(store: str, windows: int, tasks: int, sync: bool) -> None:
         print(f"{'tasks':>9} {'RSS MiB':>8} {'RSS B/task':>11} {'malloc B/task':>14} {'blocks/task':>12}")
         for window in range(1, windows + 1):
             for start in range(0, tasks, BATCH):
-                await queue.submit_many(Order(task_type="nothing", input=start + each) for each in range(BATCH))
+                await queue.submit_many(NewTask(task_type="nothing", input=start + each) for each in range(BATCH))
             assert (await worker.run(drain=True)).completed == tasks
             after = measured()
             resident, handed_out, blocks = ((new - old) / tasks for new, old in zip(after, before))

@@ -56,8 +56,8 @@ async def leasehold_round(folder: Path, tasks: int, concurrency: int, sync: bool
     in_threads: dict[int, float] = {}
     async with await leasehold.connect(folder, durability="os") as queue:
         begun = time.perf_counter()
-        orders = [leasehold.Order(task_type="nothing") for _ in range(tasks)]
-        results = await queue.submit_many(orders)
+        new_tasks = [leasehold.NewTask(task_type="nothing") for _ in range(tasks)]
+        results = await queue.submit_many(new_tasks)
         done.submitting = time.perf_counter() - begun
         assert all(isinstance(result, leasehold.Submitted) for result in results)
         worker = leasehold.Worker(queue, "bench", concurrency=concurrency)

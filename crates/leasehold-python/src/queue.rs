@@ -67,11 +67,11 @@ impl Queue {
     }
 
     /// Submits a task, given as a line of `submit-many`.
-    fn submit(&self, event_queue: &PyEventQueue, number: u64, order: String) -> PyResult<Call> {
+    fn submit(&self, event_queue: &PyEventQueue, number: u64, task: String) -> PyResult<Call> {
         self.call(event_queue, number, move |queue| async move {
             encode(
                 async {
-                    parse_task_line(&order)?.submit(&queue)?.await.map(|submitted| submitted_json(&submitted))
+                    parse_task_line(&task)?.submit(&queue)?.await.map(|submitted| submitted_json(&submitted))
                 }
                 .await,
             )
@@ -79,8 +79,8 @@ impl Queue {
     }
 
     /// Submits many tasks; the answer is a list of receipts and errors, in the order of the tasks.
-    fn submit_many(&self, event_queue: &PyEventQueue, number: u64, orders: Vec<String>) -> PyResult<Call> {
-        self.call(event_queue, number, move |queue| async move { encode(submit_many(&queue, &orders).await) })
+    fn submit_many(&self, event_queue: &PyEventQueue, number: u64, tasks: Vec<String>) -> PyResult<Call> {
+        self.call(event_queue, number, move |queue| async move { encode(submit_many(&queue, &tasks).await) })
     }
 
     fn get(&self, event_queue: &PyEventQueue, number: u64, id: String) -> PyResult<Call> {
@@ -363,8 +363,8 @@ fn pairs(overrides: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, St
     overrides.iter().map(|(name, value)| (name.as_str(), value.clone()))
 }
 
-fn parse_task_line(order: &str) -> Result<TaskLine> {
-    serde_json::from_str(order).map_err(|error| Error::invalid(format!("invalid task: {error}")))
+fn parse_task_line(line: &str) -> Result<TaskLine> {
+    serde_json::from_str(line).map_err(|error| Error::invalid(format!("invalid task: {error}")))
 }
 
 fn describe_artifact(published: &Published) -> Value {
@@ -383,14 +383,14 @@ fn submitted_json(submitted: &Submitted) -> Value {
     json!({"id": id, "is_new": is_new, "existing": existing, "is_retried": is_retried})
 }
 
-async fn submit_many(queue: &leasehold_queue::Queue, orders: &[String]) -> Result<Vec<Value>> {
-    // If any order is invalid, nothing is submitted.
-    let submits: Result<Vec<_>> = orders
+async fn submit_many(queue: &leasehold_queue::Queue, tasks: &[String]) -> Result<Vec<Value>> {
+    // If any task is invalid, nothing is submitted.
+    let submits: Result<Vec<_>> = tasks
         .iter()
         .enumerate()
-        .map(|(number, order)| {
-            let submit = parse_task_line(order).and_then(|order| order.submit(queue));
-            submit.map_err(|error| Error::invalid(format!("orders[{number}]: {error}")))
+        .map(|(number, line)| {
+            let submit = parse_task_line(line).and_then(|task| task.submit(queue));
+            submit.map_err(|error| Error::invalid(format!("tasks[{number}]: {error}")))
         })
         .collect();
     let results: Vec<_> = queue.submit_many(submits?).collect().await;

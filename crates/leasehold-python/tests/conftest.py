@@ -39,7 +39,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def s3() -> Iterator[dict[str, str]]:
     """Arguments of `connect` for a real S3 server.
 
-    A process of the Rust tests starts it on free ports and ends it when that process dies.
+    A process of the Rust tests starts it on free ports and ends it when that process ends.
     """
     command = [BINARIES / "store-exerciser", "hold-weed", WEED, BUCKET, "0"]
     holder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)

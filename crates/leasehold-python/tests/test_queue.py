@@ -20,9 +20,9 @@ import leasehold
 from leasehold import (
     Conflict,
     Invalid,
+    NewTask,
     NotFound,
     NotYet,
-    Order,
     Permanent,
     RetryPolicy,
     Status,
@@ -61,7 +61,7 @@ async def test_every_operation_does_what_its_command_does(store: dict[str, Any])
     async with await connect(**store, shard_prefix_len=2) as queue:
         assert queue.shard_prefix_len == 2
         soon = queue.now() + datetime.timedelta(hours=1)
-        order = Order(
+        task = NewTask(
             task_type="resize",
             input={"url": "a.png"},
             at=soon,
@@ -72,7 +72,7 @@ async def test_every_operation_does_what_its_command_does(store: dict[str, Any])
             priority=9,
             tags={"customer": "17"},
         )
-        first, second = await queue.submit_many([order, Order(task_type="measure", input=[1, 2.5, None, "ü"])])
+        first, second = await queue.submit_many([task, NewTask(task_type="measure", input=[1, 2.5, None, "ü"])])
         assert isinstance(first, Submitted) and isinstance(second, Submitted)
         task = await queue.get(first.id)
         assert task.status == "pending" and task.available_at is not None
@@ -122,7 +122,7 @@ async def test_the_task_of_a_key_is_reported_with_its_status_and_retried_if_aske
         assert failed == Submitted(first.id, is_new=False, existing=Status.FAILED)
         assert failed.existing is Status.FAILED
         assert (await queue.get(first.id)).status is Status.FAILED
-        [retried] = await queue.submit_many([Order(task_type="fails", key="one", key_retry_failed=True)])
+        [retried] = await queue.submit_many([NewTask(task_type="fails", key="one", key_retry_failed=True)])
         assert retried == Submitted(first.id, is_new=False, existing=Status.FAILED, is_retried=True)
         assert isinstance(retried, Submitted) and retried.existing is Status.FAILED
         assert (await queue.get(first.id)).status is Status.PENDING
@@ -261,14 +261,14 @@ async def test_a_bucket_that_does_not_exist_is_named_without_xml(s3: dict[str, s
     assert "<" not in str(caught.value)
 
 
-async def test_an_invalid_order_among_many_is_named_and_nothing_is_submitted(folder: Path) -> None:
-    good = Order(task_type="greet")
+async def test_an_invalid_task_among_many_is_named_and_nothing_is_submitted(folder: Path) -> None:
+    good = NewTask(task_type="greet")
     async with await connect(folder) as queue:
         for wrong, message in [
-            (Order(task_type=""), r"orders\[1\]: task type must not be empty"),
-            (Order(task_type="greet", input=object()), r"orders\[1\]: the input cannot be written as JSON"),
-            (Order(task_type="greet", priority=10), r"orders\[1\]: .*priority must be 0 to 9, got 10"),
-            ({"task_type": "greet"}, r"orders\[1\] must be a leasehold.Order, got dict"),
+            (NewTask(task_type=""), r"tasks\[1\]: task type must not be empty"),
+            (NewTask(task_type="greet", input=object()), r"tasks\[1\]: the input cannot be written as JSON"),
+            (NewTask(task_type="greet", priority=10), r"tasks\[1\]: .*priority must be 0 to 9, got 10"),
+            ({"task_type": "greet"}, r"tasks\[1\] must be a leasehold.NewTask, got dict"),
         ]:
             with pytest.raises(Invalid, match=message):
                 await queue.submit_many([good, wrong])  # type: ignore[list-item]

@@ -186,7 +186,7 @@ impl ObjectQueue {
         Self { client: self.client.with_own_ledger(), ..self.clone() }
     }
 
-    /// Returns a handle to this queue with the latest known number of shards, to continue after a change of the number of shards.
+    /// Returns a handle to this queue with the latest known number of shards, to continue after a migration.
     #[must_use]
     pub fn refreshed(&self) -> Self {
         Self { meta: self.meta_cache.known().meta, ..self.clone() }

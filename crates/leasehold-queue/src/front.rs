@@ -78,7 +78,7 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
     /// Applies an event of an operator: cancel, retry, reschedule. Only `Done` and `Rejected` are returned.
     fn operate<'a>(&'a self, id: &'a TaskId, event: Event) -> BoxFuture<'a, Result<Transition<Task>>>;
 
-    /// Cancels a task: at once if it is waiting; a running one is stopped by its worker at the next renewal.
+    /// Cancels a task: at once if it is pending; a running one is stopped by its worker at the next renewal.
     fn cancel<'a>(&'a self, id: &'a TaskId) -> BoxFuture<'a, Result<Transition<Task>>> {
         self.operate(id, Event::Cancel)
     }
@@ -177,7 +177,7 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
         Box::pin(async { self.objects_for("purge tasks")?.purge_all(retention).await })
     }
 
-    /// Counts waiting and running tasks.
+    /// Counts pending and running tasks.
     fn stats(&self) -> BoxFuture<'_, Result<Stats>> {
         Box::pin(async { self.objects_for("count tasks")?.stats().await })
     }

@@ -168,8 +168,8 @@ impl ObjectQueue {
         Ok(names.iter().filter_map(|name| WorkerId::checked("worker id", name).ok()).collect())
     }
 
-    /// Empties an inbox: entries of pending tasks move to the overflow, for any worker. Without `own`, only while its
-    /// worker is not live; a worker that cannot run the tasks in its own inbox passes those that it runs, which stay.
+    /// Empties an inbox: entries of pending tasks move to the overflow, for any worker. Without `own`, only if its
+    /// worker is not live. The worker of the inbox itself passes the tasks that it runs as `own`: their entries stay.
     pub async fn empty_inbox(&self, worker: &WorkerId, own: Option<&HashSet<TaskId>>) -> Result<u64> {
         let (mut rescued, mut failures, lease_key) = (0, Vec::new(), keys::inbox_lease(worker));
         let mut next = Some(List::all(keys::inbox(worker)));

@@ -145,7 +145,7 @@ impl ObjectQueue {
         }
     }
 
-    /// All keys under the prefix of tasks, including those that are not keys of tasks by the layout.
+    /// All keys under the prefix of tasks, including those that are not keys of tasks.
     pub(crate) fn task_keys(&self) -> impl Stream<Item = Result<String>> + Send + '_ {
         self.task_objects().map_ok(|entry| entry.key)
     }
@@ -170,7 +170,7 @@ impl ObjectQueue {
         pages.map_ok(|page| stream::iter(page.entries.into_iter().map(Ok))).try_flatten()
     }
 
-    /// Counts waiting and running tasks. A due entry of a task that was never claimed may be the rest of an
+    /// Counts pending and running tasks. A due entry of a task that was never claimed may be the rest of an
     /// unfinished submit: when it is older than 10 s, its task is read, once.
     ///
     /// Requests: 1 list per 1,000 entries, at most 100 gets of tasks, and one of `queue.json` if a task is missing.

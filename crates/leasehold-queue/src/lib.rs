@@ -2,8 +2,8 @@
 //! conditional writes.
 //!
 //! A task is one object, `tasks/{shard}/{id}.json`. The index consists of empty objects whose keys carry shard, minute,
-//! priority and revision: a *ready entry* for a task that waits, a *lease entry* for a task that runs. The index may be
-//! outdated in one direction only: an entry can be superfluous, but a task that waits or runs always has one. Every
+//! priority and revision: a *ready entry* for a pending task, a *lease entry* for a running one. The index may be
+//! outdated in one direction only: an entry can be superfluous, but a pending or running task always has one. Every
 //! change of a task is decided by the pure function [`leasehold_core::step()`] and written by the store's
 //! compare-and-set loop, so that of two concurrent changes one wins and the other is decided again.
 //!
@@ -22,7 +22,7 @@
 //! | [`unique`] | idempotency keys: submit a task only once |
 //! | [`discover`] | scan the index for entries that are due |
 //! | [`claim`] | claim a task for a worker; renew the claim; complete, fail, snooze, release |
-//! | [`sweep`] | index cleanup: remove stale entries, time out lost claims |
+//! | [`sweep`] | index cleanup: remove stale entries, time out expired claims |
 //! | [`source`] | the interface between a worker and the layout of its tasks |
 //! | [`lease`] | leases on shards and worker ids |
 //! | [`holders`], `peer_leases` | list leases and their holders; cache the leases of other workers |

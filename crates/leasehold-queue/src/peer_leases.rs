@@ -65,8 +65,8 @@ impl PeerLeaseCache {
         self.read.extend(read.map(|read| (key.to_owned(), read)));
     }
 
-    /// Names of the listed leases that are held, of those to which `name` gives one. Leases that may have expired are read,
-    /// each within this time, and only once.
+    /// Returns the listed leases that are held, as `name` names them; it returns none for a key to skip. Leases that may
+    /// have expired are read, each within this time, and only once.
     pub async fn held<N>(
         &mut self,
         client: &Client,

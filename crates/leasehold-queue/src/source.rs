@@ -182,7 +182,7 @@ pub trait SourceStatus: fmt::Debug + Send + Sync {
         None
     }
 
-    /// True if the worker has to be restarted, because the layout has changed.
+    /// True if the worker has to be restarted, because the number of shards has changed.
     fn is_outdated(&self) -> bool {
         false
     }
@@ -330,7 +330,7 @@ impl Drop for Slot {
     }
 }
 
-/// Waits until one of some futures has ended, or for something else, which goes first.
+/// Waits for the first of some futures to end, or for `other`, which has priority.
 ///
 /// # Cancel safety
 ///

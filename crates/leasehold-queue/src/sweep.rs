@@ -129,8 +129,8 @@ impl ObjectQueue {
         self.change(Purpose::Sweep, ChangeFrom::Read(loaded), event, IndexUpdate::Change).await
     }
 
-    /// True if an entry belongs to the old or new layout of a migration. Its task may be stored there, too, where a
-    /// tombstone by the current layout does not fence it.
+    /// True if an entry belongs to the other shard length of a migration. Its task may be stored at a key of that length,
+    /// too, where a tombstone at a key of the current length does not fence it.
     pub(crate) fn belongs_to_migration(&self, entry: &Entry) -> bool {
         !entry.has_shard_len(self.shard_len()) && self.meta_cache.known().meta.may_have_old_keys()
     }

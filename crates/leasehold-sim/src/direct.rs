@@ -1,7 +1,7 @@
 //! Scenario `direct`: direct dispatch under all faults.
 //!
 //! Producers put tasks into inboxes, and rely on their list of workers for minutes. Workers have inboxes,
-//! share all shards or lease some; two of those with inboxes use one name. Handlers are slow, so that inboxes
+//! share all shards or lease some; two of those with inboxes use one worker id. Handlers are slow, so that inboxes
 //! fill up, and all processes are killed, paused and stalled, also while they empty the inbox of another
 //! worker. After every step no two processes may trust one inbox. After faults have stopped, every
 //! acknowledged task must be completed once, and no entry may be left.

@@ -151,7 +151,7 @@ impl Faults {
         }
     }
 
-    /// Worse than any day: one request in four is hit by a fault, and a trouble comes twice a minute.
+    /// Wild faults: one request in four is hit by a fault, and a crash, pause or clock jump comes twice a minute.
     #[must_use]
     pub fn wild() -> Self {
         Self {

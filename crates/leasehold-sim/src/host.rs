@@ -172,7 +172,7 @@ impl Host for SimHost {
         HostProcess { host: self.name.clone(), pid: self.process.number() }
     }
 
-    /// Runs blocking work in one step after a short delay, in which the process may die.
+    /// Runs blocking work in one step after a short delay, in which the process may be killed.
     fn block(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
         let moment = self.sleep(self.random_below(BLOCKS_WITHIN));
         let (done, finished) = oneshot::channel::<()>();

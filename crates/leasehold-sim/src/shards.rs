@@ -1,7 +1,7 @@
 //! Scenario `shards`: workers divide the shards among themselves, under all faults.
 //!
 //! Up to eight workers lease 256 shards. They are killed, paused and stalled, they leave and come back, two
-//! of them may use one name, and requests and answers are lost. After every step no two processes may trust
+//! of them may use one worker id, and requests and answers are lost. After every step no two processes may trust
 //! one shard. After faults have stopped, all shards must soon be served, evenly, and then no lease may move.
 
 use leasehold_core::{ShardLen, ShardRange};
@@ -31,7 +31,7 @@ const FAULTS_FOR: Duration = Duration::from_mins(4);
 const BACK_WITHIN: Duration = Duration::from_mins(8);
 /// Time from then on until every shard is served.
 const SERVED_WITHIN: Duration = Duration::from_secs(50);
-/// Time until the shards are divided evenly. A worker that restarts under its name waits until its old lease
+/// Time until the shards are divided evenly. A worker that restarts with its old id waits until its old lease
 /// expires; the others see it a round later.
 const EVEN_WITHIN: Duration = Duration::from_secs(50);
 /// Time to divide them if the store's time was set back by hours: no lease expires for that long.
@@ -288,7 +288,7 @@ impl ShardChecker {
         served == shards()
     }
 
-    /// Returns whether shares differ by at most one group; of two processes with one name, only one has a
+    /// Returns whether shares differ by at most one group; of two processes with one worker id, only one has a
     /// share.
     fn is_even(&self) -> bool {
         let mut counts = BTreeMap::<String, usize>::new();

@@ -256,7 +256,7 @@ mod tests {
         ended.lock().unwrap().take().unwrap().unwrap();
     }
 
-    /// Uploads until the upload succeeds. No process dies here: a dead one would leave nothing visible in the
+    /// Uploads until the upload succeeds. No process is killed here: a killed one would leave nothing visible in the
     /// bucket.
     async fn upload(client: Client, parts: [Bytes; 2]) {
         loop {

@@ -73,7 +73,7 @@ fn spawn_duties(source: &dyn TaskSource, runner: &TaskRunner, slots: &Slots) -> 
     runner.host.spawn(Box::pin(async move {
         if let Err(error) = duties.await {
             // The source fails with the same error, or other workers do these duties.
-            tracing::warn!(%error, "duties stopped, lost claims are no longer recovered by this worker");
+            tracing::warn!(%error, "duties stopped, expired claims are no longer recovered by this worker");
         }
     }))
 }

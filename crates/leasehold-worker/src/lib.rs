@@ -10,7 +10,7 @@
 //!                         │
 //!                       renew                      on a thread that handlers cannot block
 //!
-//!   duties of the source                           recover lost claims, clean up the index, …
+//!   duties of the source                           recover expired claims, clean up the index, …
 //! ```
 //!
 //! | module | purpose |

@@ -4,7 +4,7 @@
 //!   poll ──▶ scan ──▶ claim ──▶ to the engine
 //!     │
 //!   shards, inbox          leases of this worker, each on a thread of its own
-//!   duties                 recover lost claims, empty the inboxes of crashed workers, remove expired records
+//!   duties                 recover expired claims, empty the inboxes of crashed workers, remove expired records
 //! ```
 //!
 //! | module | purpose |

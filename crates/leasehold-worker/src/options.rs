@@ -26,7 +26,7 @@ pub struct WorkerOptions {
     /// Time within which an awaited handler ([`Worker::handle_awaited`](crate::Worker::handle_awaited)) must stop
     /// when asked to. After that its claim is left to expire, and another attempt follows.
     pub stop_wait: Duration,
-    /// Interval at which lost claims are recovered.
+    /// Interval at which the tasks of expired claims are recovered.
     pub recover_every: Duration,
     /// Interval of full scans: the index is scanned without a ring of the bell (the notification object), because a
     /// ring may be lost.

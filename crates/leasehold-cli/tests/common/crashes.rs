@@ -270,7 +270,7 @@ pub(crate) async fn recovered_in_time(test_store: &TestStore) {
     let task = Queue::from(queue.clone()).wait(&id, None).await.unwrap();
     let claims: Vec<_> = task.history.events().filter(|change| change.event == "claim").collect();
     assert_eq!(claims.len(), 2);
-    // Renewals may have prolonged the first claim until its worker died.
+    // Renewals may have prolonged the first claim until its worker crashed.
     let waited = claims[1].at.since(died_at);
     let stalled = meter.stalled();
     assert!(

@@ -76,7 +76,7 @@ pub struct DiskLease {
     pub worker_id: WorkerId,
     /// Node of the holder.
     pub node_id: Name,
-    /// Process, random: names are not unique.
+    /// Random id of the process: a worker id may be used by several processes, one after the other.
     pub instance: HexName,
     /// Fencing token: one more than that of the previous claim.
     pub epoch: u64,

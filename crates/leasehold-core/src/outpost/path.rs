@@ -1,6 +1,7 @@
-//! Files of a queue on a node, and their keys in the bucket.
+//! Files of a queue on a node, and the keys that they would have in the bucket.
 //!
-//! The relative path is the same in both places, so that path → key → path is the identity. Names are validated before
+//! The supervisor does not copy these files: in the bucket the tasks are those of an ordinary queue. A program that does
+//! copy them uses the same relative path in both places, so that path → key → path is the identity. Names are validated before
 //! they become part of a path: no separators, no names of dots alone, at most 128 bytes.
 
 use std::fmt;
@@ -114,7 +115,7 @@ impl SpoolFile {
         (file.path() == path).then_some(file)
     }
 
-    /// Key in the bucket.
+    /// Key of a copy in the bucket.
     #[must_use]
     pub fn key(&self, of: &QueuePath) -> String {
         format!("{}/{}", of.prefix(), self.path())

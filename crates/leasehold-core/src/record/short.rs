@@ -1,6 +1,6 @@
 //! Short form of a record, for the journal: every field that follows from the others is left out.
 //!
-//! The log contains each submitted task in this form, and the memory of the broker each waiting one, so its length counts:
+//! The log contains each submitted task in this form, and the memory of the broker each pending one, so its length counts:
 //! a task that was submitted without options consists of its id, type, input, time and submitter, about a third of its
 //! record. The values that stand for absent fields are part of the format. They never change, although the defaults of a
 //! submit may.

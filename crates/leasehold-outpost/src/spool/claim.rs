@@ -77,7 +77,7 @@ impl Spool {
         Ok(LeaseStatus { cancelled: noted.note.cancelled, confirmed: !lease.tentative })
     }
 
-    /// Lower bound of the epoch and attempt of a lease that cannot be read, as a lease.
+    /// Stands in for a lease that cannot be read: with the lowest epoch and attempt that it can have had.
     fn assumed_lease(&self, noted: &NotedRecord, worker: &WorkerId) -> DiskLease {
         let at = noted.task.updated_at;
         DiskLease {

@@ -1,4 +1,4 @@
-//! Recovery after the death of other processes: finishes their changes, and removes their temporary files. Also removes
+//! Recovery after the crash of other processes: finishes their changes, and removes their temporary files. Also removes
 //! completed tasks that are old, or too many. Failed tasks and rejected results stay for an operator; the record of a
 //! duplicate run is removed like a completed task.
 

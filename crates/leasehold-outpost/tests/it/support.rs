@@ -119,7 +119,7 @@ pub(crate) fn lease(spool: &Spool, id: &TaskId) -> Option<DiskLease> {
     Some(serde_json::from_slice(&body).unwrap())
 }
 
-/// Makes a lease look as if its holder had died before a reboot.
+/// Makes a lease look as if its holder had ended before a reboot.
 pub(crate) fn make_stale(spool: &Spool, id: &TaskId) {
     let stale = DiskLease { boot_id: "before".into(), ..lease(spool, id).unwrap() };
     fs::write(path(spool, &SpoolFile::Lease(*id)), serde_json::to_vec(&stale).unwrap()).unwrap();

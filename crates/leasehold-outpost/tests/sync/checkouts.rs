@@ -13,7 +13,7 @@ use crate::cluster::{TestCluster, minutes, order};
 use crate::edges::{check_out, claim_of, note_claim, one_task, take, write};
 
 #[tokio::test]
-async fn a_check_out_is_kept_when_the_supervisor_dies_before_it_records_the_end() {
+async fn a_check_out_is_kept_when_the_supervisor_crashes_before_it_records_the_end() {
     let (cluster, mut node, id) = one_task(Strict).await;
     assert_eq!(check_out(&cluster, &mut node, minutes(600)).await, 1);
     let task = cluster.get(&id).await;
@@ -57,7 +57,7 @@ async fn a_check_out_of_a_task_that_was_claimed_here_meanwhile_is_released() {
 }
 
 #[tokio::test]
-async fn a_check_out_ends_when_its_worker_has_died_and_the_next_one_releases_it() {
+async fn a_check_out_ends_when_its_worker_has_crashed_and_the_next_one_releases_it() {
     let (cluster, mut node, id) = one_task(Strict).await;
     assert_eq!(check_out(&cluster, &mut node, minutes(600)).await, 1);
     node.cut();
@@ -126,7 +126,7 @@ async fn a_check_out_that_is_claimed_while_it_expires_stays() {
 
 #[tokio::test]
 async fn cancelling_a_checked_out_task_ends_its_claim_too() {
-    // It is free, or held by a worker that has died.
+    // It is free, or held by a worker that has crashed.
     for is_taken in [false, true] {
         let (cluster, mut node, id) = one_task(Strict).await;
         assert_eq!(check_out(&cluster, &mut node, minutes(600)).await, 1);
@@ -141,7 +141,7 @@ async fn cancelling_a_checked_out_task_ends_its_claim_too() {
 }
 
 #[tokio::test]
-async fn a_task_that_was_cancelled_before_its_holder_died_ends_with_the_next_claim() {
+async fn a_task_that_was_cancelled_before_its_holder_crashed_ends_with_the_next_claim() {
     let (cluster, mut node, id) = one_task(Strict).await;
     assert_eq!(check_out(&cluster, &mut node, minutes(600)).await, 1);
     node.claim(&id).unwrap();

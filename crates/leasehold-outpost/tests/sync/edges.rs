@@ -97,7 +97,7 @@ async fn a_cancel_between_a_claim_and_its_end_keeps_its_place() {
 }
 
 #[tokio::test]
-async fn attempts_of_processes_that_died_without_the_bucket_count() {
+async fn attempts_of_processes_that_crashed_without_the_bucket_count() {
     let (cluster, mut node, id) = one_task(Relaxed).await;
     node.cut();
     for _ in 0..3 {
@@ -354,7 +354,7 @@ async fn a_copy_whose_submit_was_sent_by_a_dead_supervisor_follows_the_bucket() 
     let mut node = cluster.node("pi-1");
     let id = node.spool.submit(order()).unwrap();
     node.sync().await;
-    // As if the supervisor had died after it had sent the submit, before it updated the copy.
+    // As if the supervisor had crashed after it had sent the submit, before it updated the copy.
     let path = node.spool.root().join(format!("pending/{id}/task.json"));
     let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     record["outpost"]["base_rev"] = json!(0);

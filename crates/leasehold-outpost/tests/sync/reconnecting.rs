@@ -190,7 +190,7 @@ async fn a_running_task_is_claimed_renewed_taken_over_or_stopped() {
     node.sync().await;
     assert_eq!(node.spool.lease_status(&held).unwrap_err().kind(), Kind::Lost);
 
-    // Held by another worker that has died: taken over.
+    // Held by another worker that has crashed: taken over.
     let (cluster, mut node, id) = disconnected_node(Relaxed).await;
     let mut held = node.claim(&id).unwrap();
     taken_by_others(&cluster, &id).await;
@@ -415,7 +415,7 @@ async fn a_task_that_was_submitted_before_the_first_connection_gets_the_buckets_
 }
 
 #[tokio::test]
-async fn a_check_out_whose_process_has_died_is_released() {
+async fn a_check_out_whose_process_has_crashed_is_released() {
     let (cluster, mut node, id) = disconnected_node(Strict).await;
     node.reconnect();
     // The operations before it records that it holds the task.

@@ -1,4 +1,4 @@
-//! Sync of nodes with the bucket: copies, recovery of tasks of dead nodes, request counts.
+//! Sync of nodes with the bucket: copies, recovery of tasks of crashed nodes, request counts.
 
 use futures::{StreamExt, stream};
 use leasehold_core::ids::TaskTypes;
@@ -95,7 +95,7 @@ async fn copies_of_tasks_that_other_workers_hold_are_removed() {
 }
 
 #[tokio::test]
-async fn the_copy_of_a_dead_process_is_removed_when_another_worker_has_ended_the_task() {
+async fn the_copy_of_a_crashed_process_is_removed_when_another_worker_has_ended_the_task() {
     let cluster = TestCluster::new(Strict).await;
     let id = cluster.submit().await;
     let (mut a, mut b) = (cluster.node("a"), cluster.node("b"));
@@ -116,7 +116,7 @@ async fn the_copy_of_a_dead_process_is_removed_when_another_worker_has_ended_the
 }
 
 #[tokio::test]
-async fn the_task_of_a_dead_node_is_run_by_another_node() {
+async fn the_task_of_a_crashed_node_is_run_by_another_node() {
     for consistency in [Strict, Relaxed] {
         let cluster = TestCluster::new(consistency).await;
         let id = cluster.submit().await;

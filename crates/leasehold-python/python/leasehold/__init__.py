@@ -47,7 +47,7 @@ from ._models import (
     Task,
 )
 from ._native import __version__
-from ._queue import Order, Queue, connect
+from ._queue import NewTask, Queue, connect
 from ._worker import Polling, ShardLeasing, Worker, WorkerOptions
 
 __all__ = [
@@ -65,9 +65,9 @@ __all__ = [
     "Invalid",
     "LedgerLine",
     "Lost",
+    "NewTask",
     "NotFound",
     "NotYet",
-    "Order",
     "Permanent",
     "Polling",
     "Purged",

@@ -60,7 +60,7 @@ class ConnectOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class NewTask:
     """New task for `Queue.submit_many`; the fields are the arguments of `Queue.submit`."""
 
     task_type: str
@@ -111,7 +111,7 @@ class Order:
         if self.artifacts:
             fields["artifacts"] = {name: _artifact(artifact) for name, artifact in self.artifacts.items()}
         # The input is encoded separately, so that an error names it.
-        return f'{encode("order", fields)[:-1]},"input":{encode("input", self.input)}}}'
+        return f'{encode("task", fields)[:-1]},"input":{encode("input", self.input)}}}'
 
 
 class Queue:
@@ -198,7 +198,7 @@ class Queue:
             Invalid: If an argument is invalid; nothing is written.
             Conflict: If the key belongs to a different task.
         """
-        order = Order(
+        task = NewTask(
             task_type=task_type,
             input=input,
             delay=delay,
@@ -215,17 +215,17 @@ class Queue:
             tags=tags,
             artifacts=artifacts,
         )
-        return _models.submitted(await self._loop.call(self._native.submit, order._encode()))
+        return _models.submitted(await self._loop.call(self._native.submit, task._encode()))
 
-    async def submit_many(self, orders: Iterable[Order]) -> list[Submitted | Error]:
-        """Submits many tasks concurrently and returns one result per order, in the same order.
+    async def submit_many(self, tasks: Iterable[NewTask]) -> list[Submitted | Error]:
+        """Submits many tasks concurrently and returns one result per task, in the same order.
 
         An `Error` in the list is a task that the store did not accept.
 
         Raises:
-            Invalid: If any order is invalid; nothing is submitted.
+            Invalid: If any task is invalid; nothing is submitted.
         """
-        written = [_encode_order(number, order) for number, order in enumerate(orders)]
+        written = [_encode_task(number, task) for number, task in enumerate(tasks)]
         results = await self._loop.call(self._native.submit_many, written)
         return [
             from_description(result["error"]) if "error" in result else _models.submitted(result)
@@ -545,14 +545,14 @@ def _unicode(what: str, text: str) -> str:
     return text
 
 
-def _encode_order(number: int, order: object) -> str:
-    """Encodes one order of many; an error names its position."""
-    if not isinstance(order, Order):
-        raise Invalid(f"orders[{number}] must be a leasehold.Order, got {type(order).__name__}")
+def _encode_task(number: int, task: object) -> str:
+    """Encodes one task of many; an error names its position."""
+    if not isinstance(task, NewTask):
+        raise Invalid(f"tasks[{number}] must be a leasehold.NewTask, got {type(task).__name__}")
     try:
-        return order._encode()
+        return task._encode()
     except Invalid as error:
-        raise Invalid(f"orders[{number}]: {error}") from error
+        raise Invalid(f"tasks[{number}]: {error}") from error
 
 
 def _id(id: object) -> str:

@@ -26,7 +26,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 from . import _handlers, _queue, _worker
 from ._errors import Error, Invalid
 from ._models import Artifact, Change, Checked, Counts, LedgerLine, Purged, Stats, Status, Submitted, Task
-from ._queue import ConnectOptions, Order, Seconds, SubmitOptions
+from ._queue import ConnectOptions, NewTask, Seconds, SubmitOptions
 from ._worker import WorkerOptions
 
 __all__ = ["Handler", "Queue", "Worker", "connect"]
@@ -124,9 +124,9 @@ class Queue:
         """Submits a task. For the options see `leasehold.Queue.submit`."""
         return self._thread.run(self._queue.submit(task_type, input, **options))
 
-    def submit_many(self, orders: Iterable[Order]) -> list[Submitted | Error]:
-        """Submits many tasks concurrently and returns one result per order, in the same order."""
-        return self._thread.run(self._queue.submit_many(orders))
+    def submit_many(self, tasks: Iterable[NewTask]) -> list[Submitted | Error]:
+        """Submits many tasks concurrently and returns one result per task, in the same order."""
+        return self._thread.run(self._queue.submit_many(tasks))
 
     def publish(
         self, path: str | os.PathLike[str], *, name: str | None = None, media_type: str | None = None

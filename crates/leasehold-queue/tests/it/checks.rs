@@ -117,7 +117,7 @@ async fn a_repair_removes_an_entry_as_soon_as_its_grace_is_over() {
 
 /// The entry of an unfinished change stays as long as its task waits: it is no fault, and needs no repair.
 #[tokio::test]
-async fn an_entry_ahead_of_a_waiting_task_is_no_fault() {
+async fn an_entry_ahead_of_a_pending_task_is_no_fault() {
     let world = World::new().await;
     let id = world.submit().await;
     let entry = world.entries_of(&id, Index::Ready).await.pop().unwrap();

@@ -20,7 +20,7 @@ const FATES: [Fate; 7] = [
     Fate::HoldThenDie,
 ];
 
-/// Time at which a request is applied that was in flight when its process died.
+/// Time at which a request is applied that was in flight when its process crashed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Landing {
     AtOnce,

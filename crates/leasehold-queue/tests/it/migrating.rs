@@ -179,7 +179,7 @@ async fn a_submit_that_outlives_the_layout_is_not_acknowledged() {
     assert_eq!(audit::value(&world.store, &key).await.unwrap()["status"], "completed");
 }
 
-/// With a key: another producer has completed the submit under the new layout by then.
+/// With a key: another producer has completed the submit under the new shard length by then.
 #[tokio::test]
 async fn a_task_that_arrived_late_and_was_submitted_again_exists_once() {
     let world = World::new().await;
@@ -203,7 +203,7 @@ async fn a_task_that_arrived_late_and_was_submitted_again_exists_once() {
     assert!(!new.queue.submit_task(order()).key(UniqueKey::new("k")).await.unwrap().is_new);
 }
 
-/// An entry at an old key whose task may still be applied there is not fenced under the new layout.
+/// An entry at an old key whose task may still be applied there is not fenced under the new shard length.
 #[tokio::test]
 async fn entries_of_the_old_length_are_left_to_the_migration() {
     let world = World::new().await;
@@ -508,7 +508,7 @@ async fn a_task_acknowledged_after_the_announcement_exists_after_the_switch() {
 
 /// A client removed an entry, and was suspended before its tombstone was written: the task has been submitted since.
 #[tokio::test]
-async fn a_late_tombstone_cancels_nothing_under_the_new_layout() {
+async fn a_late_tombstone_cancels_nothing_under_the_new_shard_length() {
     let world = World::new().await;
     let is_task_put = |asked: &Request| asked.verb == Verb::Put && asked.key.starts_with("tasks/");
     let (producer, stage) = world.staged().await;

@@ -13,7 +13,7 @@ fn done(operated: Transition<Task>) -> Task {
 }
 
 #[tokio::test]
-async fn a_waiting_task_is_cancelled_at_once() {
+async fn a_pending_task_is_cancelled_at_once() {
     let world = World::new().await;
     let id = world.submit().await;
     let task = done(world.queue.cancel(&id).await.unwrap());

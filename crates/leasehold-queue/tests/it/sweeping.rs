@@ -12,7 +12,7 @@ use crate::support::{LEASE, World, any_type, is_requeued, mins, order, secs, wor
 
 const GRACE: Duration = Duration::from_mins(30);
 
-/// An entry without a task, left by a producer that died between its two writes; also its put that is still in
+/// An entry without a task, left by a producer that crashed between its two writes; also its put that is still in
 /// flight.
 async fn dangling(world: &World) -> (TaskId, std::sync::Arc<crate::support::stage::Stage>) {
     let (queue, stage) = world.staged().await;
@@ -168,7 +168,7 @@ async fn an_entry_ahead_of_a_final_task_is_removed_only_after_a_fence() {
 }
 
 #[tokio::test]
-async fn an_entry_ahead_of_a_waiting_task_stays() {
+async fn an_entry_ahead_of_a_pending_task_stays() {
     let world = World::new().await;
     let id = world.submit().await;
     let (queue, stage) = world.staged().await;

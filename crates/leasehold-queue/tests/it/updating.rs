@@ -252,7 +252,7 @@ async fn an_expired_claim_is_taken_over() {
     assert_eq!(world.entries_of(&id, Index::Lease).await, [seen.task.entry().unwrap().key()]);
     let settled = world.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap();
     assert_eq!(settled, None, "the one before is fenced off");
-    // The node again, after its process has died: it need not wait for the lease to expire.
+    // The node again, after its process has crashed: it need not wait for the lease to expire.
     let seen = updated(&world.queue, &seen, &take_over(3, Some(lease(2)))).await;
     assert_eq!(seen.task.epoch, 3);
     let spent = update(&world.queue, &seen, &take_over(4, Some(lease(3)))).await;

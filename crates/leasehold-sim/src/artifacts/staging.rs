@@ -258,7 +258,7 @@ fn a_claim_that_is_lost_while_it_is_staged_is_abandoned() {
 }
 
 #[test]
-fn a_worker_that_dies_between_publishing_and_completing_leaves_a_task_that_another_completes() {
+fn a_worker_that_crashes_between_publishing_and_completing_leaves_a_task_that_another_completes() {
     let mut fixture = Fixture::new();
     let id = fixture.submit(None);
     let process = fixture.worker("w1", true);

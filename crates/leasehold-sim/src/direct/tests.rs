@@ -302,7 +302,7 @@ fn names_and_bells_of_workers_long_gone_are_removed() {
 
 /// Regression: a busy worker kept its name, and tasks in its inbox waited as long as its handlers ran.
 #[test]
-fn a_worker_that_is_busy_for_long_passes_on_waiting_tasks() {
+fn a_worker_that_is_busy_for_long_passes_on_pending_tasks() {
     let mut fixture = Fixture::new(1, Faults::none());
     fixture.worker("full", TaskOrigin::Direct, Duration::from_hours(1_000));
     fixture.run_for(Duration::from_mins(1));

@@ -1,4 +1,4 @@
-//! Models of the journal layout, which is designed but not built: `docs/protocol/journal.md`.
+//! Models of the journal layout, of which archive and mail are not built yet: `docs/protocol/journal.md`.
 //!
 //! | module | content |
 //! | --- | --- |

@@ -261,7 +261,7 @@ impl OutpostActors {
         }
     }
 
-    /// Opens the spool, with retries. Returns `None` if the process died meanwhile.
+    /// Opens the spool, with retries. Returns `None` if the process was killed meanwhile.
     pub(super) async fn open(&self, node: &Node, host: &Arc<SimHost>) -> Option<Spool> {
         match node.open(host) {
             Ok(spool) => Some(spool),

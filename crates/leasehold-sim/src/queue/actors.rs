@@ -149,7 +149,7 @@ impl QueueActors {
                 Ok(queue) => return queue,
                 Err(error) => {
                     self.note(host, format!("failed to connect: {error}"));
-                    if self.has_old_layout(&error) {
+                    if self.has_old_shard_len(&error) {
                         config.shard_prefix_len = None;
                     }
                 }
@@ -188,7 +188,7 @@ impl QueueActors {
                     .left
                     .push(PlannedSubmit { number: order.number + REPEAT_OFFSET, ..order });
             }
-            if self.has_old_layout(&error) {
+            if self.has_old_shard_len(&error) {
                 queue = self.connect(&host, client.clone(), &name).await;
             }
         }
@@ -208,8 +208,8 @@ impl QueueActors {
         self.start_producers(world);
     }
 
-    /// Returns whether a client was refused because it has the old layout.
-    pub(super) fn has_old_layout(&self, error: &Error) -> bool {
+    /// Returns whether a client was refused because it has the old number of shards.
+    pub(super) fn has_old_shard_len(&self, error: &Error) -> bool {
         self.migration.is_some()
             && error.kind() == Kind::Invalid
             && error.to_string().contains("shard_prefix_len")
@@ -235,7 +235,7 @@ impl QueueActors {
             drop(stopping);
             match ran {
                 Ok(()) => {}
-                Err(error) if self.has_old_layout(&error) => {
+                Err(error) if self.has_old_shard_len(&error) => {
                     queue = self.connect(&host, client.clone(), &name).await;
                 }
                 // The name is still held by an earlier process, or could not be renewed.
@@ -335,7 +335,7 @@ impl QueueActors {
             };
             let done = done.map(|done| format!("{done:?}").chars().take(60).collect::<String>());
             self.note(&host, format!("made operation {what} on {id}: {done:?}"));
-            if done.is_err_and(|error| self.has_old_layout(&error)) {
+            if done.is_err_and(|error| self.has_old_shard_len(&error)) {
                 queue = self.connect(&host, client.clone(), "operator").await;
             }
         }

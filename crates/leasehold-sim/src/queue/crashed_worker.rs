@@ -1,4 +1,4 @@
-//! A worker is lost while it runs a task: an idle worker finds the task soon after the claim expires,
+//! A worker crashes while it runs a task: an idle worker finds the task soon after the claim expires,
 //! although it does not scan the index while nothing seems to happen.
 
 use leasehold_core::NewTask;

@@ -24,7 +24,7 @@ const REST: Duration = Duration::from_secs(3);
 pub enum BrokenMigrationRule {
     /// Clients never read the number of shards again.
     LayoutNeverReread,
-    /// Tasks are moved before all clients have read the new layout.
+    /// Tasks are moved before all clients have read the announcement.
     MigrationDoesNotWait,
     /// Leftovers are removed before all delayed writes have arrived.
     LeftoversDeletedAtOnce,

@@ -146,7 +146,7 @@ fn a_worker_outlives_the_answers_of_a_captive_portal() {
     assert!(spent.iter().skip(1).all(|spent| *spent <= 50), "{spent:?} requests while the store fails");
 }
 
-/// Every probe reads the index, which lists all waiting tasks again.
+/// Every probe reads the index, which lists all pending tasks again.
 #[test]
 fn a_long_refusal_of_writes_does_not_make_tasks_wait_twice() {
     let (_, after_short) = play(3, Refusal::Writes(Kind::Denied), 1);
@@ -162,7 +162,7 @@ fn a_long_refusal_of_writes_does_not_make_tasks_wait_twice() {
 enum Ending {
     /// Every answer is unusable for five seconds.
     Portal(Kind),
-    /// `queue.json` is missing for so long that the layout read before is no longer trusted.
+    /// `queue.json` is missing for so long that the copy that was read before is no longer trusted.
     NoLayout,
 }
 

@@ -92,8 +92,8 @@ fn scheduled_tasks_start_neither_early_nor_more_than_a_poll_late() {
     }
 }
 
-/// Leaves entries of yesterday: ten of producers that died between their two writes, and ten of workers that
-/// died before they removed them. Then submits a task of today.
+/// Leaves entries of yesterday: ten of producers that crashed between their two writes, and ten of workers that
+/// crashed before they removed them. Then submits a task of today.
 async fn leave_entries_behind(client: Client) {
     let queue = connect(client).await;
     for _ in 0..10 {

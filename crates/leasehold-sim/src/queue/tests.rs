@@ -55,7 +55,7 @@ fn an_expired_claim_is_not_trusted() {
     }
 }
 
-/// Regression: the task of an entry whose producer died between its two writes was read every second,
+/// Regression: the task of an entry whose producer crashed between its two writes was read every second,
 /// forever.
 #[test]
 fn an_entry_without_a_task_is_removed() {

@@ -89,7 +89,7 @@ async fn audit(actors: QueueActors, host: Arc<SimHost>, client: Client) {
         actors.note(&host, format!("has checked: {checked:?}"));
         match checked {
             Ok(checked) => actors.alarm.check(actors.checker.checked(&checked)),
-            Err(error) if actors.has_old_layout(&error) => {
+            Err(error) if actors.has_old_shard_len(&error) => {
                 queue = actors.connect(&host, client.clone(), "auditor").await;
             }
             Err(_) => {}

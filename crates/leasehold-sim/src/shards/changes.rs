@@ -1,4 +1,4 @@
-//! Workers die and join: time until the shards are divided evenly again, and stability afterwards.
+//! Workers crash and join: time until the shards are divided evenly again, and stability afterwards.
 
 use super::*;
 use crate::faults::Faults;
@@ -9,7 +9,7 @@ const DIVIDED_WITHIN: Duration = Duration::from_secs(50);
 /// Time to divide when one answer in fifty is lost or late: each that matters costs a quarter of a round, or
 /// a half if it is a renewal.
 const DIVIDED_UNDER_MILD_FAULTS: Duration = Duration::from_mins(1);
-/// Time to divide after a join without deaths: holders see the new worker in their next round and release
+/// Time to divide after a join without crashes: holders see the new worker in their next round and release
 /// shards, and the new worker takes them.
 const JOINED_WITHIN: Duration = Duration::from_secs(20);
 
@@ -81,7 +81,7 @@ fn random_pause(fleet: &Fleet, purpose: &str) -> Duration {
     fleet.world.rng(purpose).between(RENEW_EVERY * 3, RENEW_EVERY * 4)
 }
 
-/// Plays sixteen workers, of which four die, and then eight join. Returns the duration of each change.
+/// Plays sixteen workers, of which four crash, and then eight join. Returns the duration of each change.
 fn play_changes(seed: u64, faults: &Faults, limit: Duration) -> [Duration; 3] {
     let mut fleet = Fleet::new(seed, faults);
     fleet.add_workers(0..16);

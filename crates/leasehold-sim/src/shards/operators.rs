@@ -74,7 +74,7 @@ impl LeasedCluster {
         });
     }
 
-    /// Applies this change to some of the leases, on shards and on names.
+    /// Applies this change to some of the leases, on shards and on worker ids.
     fn edit_leases(&mut self, edit: LeaseEdit, rng: &mut SimRandom) {
         let keys: Vec<_> = self.world.objects().into_keys().filter(|key| is_lease(key)).collect();
         for key in keys.iter().filter(|_| rng.happens(1_500)) {

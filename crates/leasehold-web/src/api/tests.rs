@@ -67,7 +67,7 @@ async fn workers_without_names_are_derived_from_task_records() {
 }
 
 #[tokio::test]
-async fn the_shard_map_shows_holders_and_waiting_tasks() {
+async fn the_shard_map_shows_holders_and_pending_tasks() {
     let fixture = DashboardFixture::new().await;
     let id = fixture.submit("a").await;
     let shard = fixture.queue.shard_len().shard_of(&id);

@@ -39,7 +39,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def s3(env: dict[str, str]) -> Iterator[dict[str, str]]:
     """Environment variables for a real S3 server.
 
-    A process of the Rust tests starts it on free ports and ends it when that process dies.
+    A process of the Rust tests starts it on free ports and ends it when that process ends.
     """
     command = [EXERCISER, "hold-weed", WEED, BUCKET, "0"]
     holder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=env)

@@ -1,4 +1,4 @@
-"""The shard map, and its changes when a worker dies."""
+"""The shard map, and its changes when a worker crashes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def holders(page: Page) -> list[str]:
     return page.script("return [...document.querySelectorAll('.field-cell')].map((cell) => cell.dataset.holder ?? cell.dataset.state)")
 
 
-def test_the_shard_map_changes_when_a_worker_dies(queue: Queue, serve: Serve, page: Page) -> None:
+def test_the_shard_map_changes_when_a_worker_crashes(queue: Queue, serve: Serve, page: Page) -> None:
     done = queue.program("done.sh", "echo '{}'")
     first = queue.worker("first", {"good": done}, "--shard-leasing", **SHORT)
     queue.worker("second", {"good": done}, "--shard-leasing", **SHORT)

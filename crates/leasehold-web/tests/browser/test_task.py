@@ -42,7 +42,7 @@ printf 'Traceback:\\n  line 17, in load\\nOSError: no such photo\\n' >&2; exit 6
     assert not page.all(".card-error") or queue.get(task).get("error")
 
 
-def test_a_waiting_task_is_cancelled(queue: Queue, serve: Serve, page: Page) -> None:
+def test_a_pending_task_is_cancelled(queue: Queue, serve: Serve, page: Page) -> None:
     task = queue.submit("report", None, "--delay", 3600)
     page.open(serve(queue, "--allow-actions"), f"tasks/{task}")
     page.wait_for("h1 .pill", "scheduled")

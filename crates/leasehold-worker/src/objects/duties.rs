@@ -1,4 +1,4 @@
-//! Maintenance duties: recover lost claims, clean up the index, empty the inboxes of crashed workers, remove expired
+//! Maintenance duties: recover expired claims, clean up the index, empty the inboxes of crashed workers, remove expired
 //! idempotency records and old worker ids.
 //!
 //! Every worker does them for the shards that it serves, so that no separate process is needed. A duty that concerns

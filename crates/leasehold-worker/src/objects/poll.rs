@@ -31,7 +31,7 @@ use super::claim::ObjectClaim;
 pub(super) const FAILED_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum pause while `queue.json` is missing or corrupt: an operator has to restore it.
 const NO_META_PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Time within which a due task keeps a worker running that stops when nothing is left.
+/// Time within which a task must become due for a worker that stops when nothing is left to wait for it.
 pub(super) const DUE_SOON: Duration = Duration::from_mins(1);
 
 /// Poll loop of a worker.
@@ -345,7 +345,7 @@ impl Poller {
         }
     }
 
-    /// Records if nothing waits here.
+    /// Records whether no ready entry waits in the shards of this worker.
     pub(super) fn update_ready_empty(&self) {
         let is_empty = self.entries.is_ready_empty() && !self.schedule.is_shard_scan_partial();
         self.objects.assignment.is_ready_empty.store(is_empty, SeqCst);

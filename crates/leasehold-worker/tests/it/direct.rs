@@ -1,4 +1,4 @@
-//! Direct dispatch: inboxes, worker ids, and recovery of both when a worker dies.
+//! Direct dispatch: inboxes, worker ids, and recovery of both when a worker crashes.
 
 use leasehold_core::{Index, IndexLocation, Kind, Status, WorkerId};
 use leasehold_queue::discover::KeyRange;

@@ -1,4 +1,4 @@
-//! Waking up, ending when nothing is left, and recovery of lost claims.
+//! Waking up, ending when nothing is left, and recovery of expired claims.
 
 use leasehold_core::ids::Name;
 use leasehold_core::{Index, Status, TaskId, keys};
@@ -137,7 +137,7 @@ async fn a_monitor_recovers_from_all_shards_where_workers_divide_them() {
     assert_eq!(running.await.unwrap().unwrap().recovered, 1);
 }
 
-/// The rest of a producer that dies between its two writes. It is removed half an hour later.
+/// The rest of a producer that crashes between its two writes. It is removed half an hour later.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_entry_without_a_task_does_not_keep_a_worker_from_ending() {
     let queue = queue().await;

@@ -111,7 +111,7 @@ async fn half_retried(world: &World) -> TaskId {
     id
 }
 
-/// A task that was claimed by a worker that died right after.
+/// A task that was claimed by a worker that crashed right after.
 async fn half_claimed(world: &World) -> TaskId {
     let id = world.submit().await;
     let (queue, stage) = world.staged().await;

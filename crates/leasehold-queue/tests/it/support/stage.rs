@@ -25,11 +25,11 @@ pub(crate) enum Fate {
     Unreached,
     /// Without an answer; applied when the test says so.
     Hold,
-    /// The process dies before it.
+    /// The process crashes before it.
     Die,
-    /// The process dies right after it was applied.
+    /// The process crashes right after it was applied.
     PassThenDie,
-    /// The process dies after sending it; applied when the test says so.
+    /// The process crashes after sending it; applied when the test says so.
     HoldThenDie,
 }
 

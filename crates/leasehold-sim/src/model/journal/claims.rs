@@ -65,7 +65,7 @@ pub(in crate::model) struct ClaimsModel {
     /// Highest epoch: a lease of this epoch is not taken over.
     pub(in crate::model) epoch_max: u8,
     pub(in crate::model) attempts: u8,
-    /// Number of takeovers of a lease that has not expired: broken by an operator, or of a holder that seems dead.
+    /// Number of takeovers of a lease that has not expired: broken by an operator, or of a holder that seems to have crashed.
     pub(in crate::model) early: u8,
     /// Duration of the broker's lease.
     pub(in crate::model) ttl: u8,
@@ -142,7 +142,7 @@ pub(in crate::model) struct ClaimsWorld {
     /// Response on its way to its worker.
     response: Option<Response>,
     early: u8,
-    /// Number of times that the claim was extended after its worker had died.
+    /// Number of times that the claim was extended after its worker had crashed.
     extended_dead: u8,
     /// True if a result was accepted from an attempt that did not hold the claim.
     is_overruled: bool,

@@ -1,4 +1,4 @@
-//! Recovers lost claims, and removes stale lease entries.
+//! Recovers the tasks of expired claims, and removes stale lease entries.
 
 use futures::future::BoxFuture;
 use leasehold_core::scan::{BackoffAction, EntryBackoff};
@@ -23,7 +23,7 @@ const FAILED_PAUSE: Duration = Duration::from_secs(30);
 
 /// Finds claims that have expired, and stale lease entries.
 ///
-/// While no task waits or runs and the bell does not ring, no claim can be lost: then the index is not scanned until
+/// While no task waits or runs and the bell does not ring, no claim can expire: then the index is not scanned until
 /// the next full scan. No task runs if there was no ready entry, and *after that* no lease entry: a claim writes
 /// the lease entry before it removes the ready entry.
 pub(super) struct Recover {
@@ -62,7 +62,7 @@ impl Recover {
         self.listed.is_none_or(|(at, _)| now.since(at) >= every)
     }
 
-    /// Scans for lost claims if there is a reason to, and recovers them.
+    /// Scans for expired claims if there is a reason to, and recovers their tasks.
     async fn recover(&mut self) -> Result<()> {
         let is_active = self.is_active();
         if !is_active && !self.is_full_scan_due() {
@@ -97,7 +97,7 @@ impl Recover {
             let next = match objects.sweep(&found, BackoffAction::Sweep).await {
                 // One failure must not block the entries after it; if all fail, the store is unavailable.
                 Err(error) if failed < FAILED_MAX => {
-                    objects.request_failed("recover a lost claim", &error);
+                    objects.request_failed("recover an expired claim", &error);
                     failed += 1;
                     Some((now.latest_known().plus(FAILED_PAUSE), BackoffAction::Sweep))
                 }
@@ -112,7 +112,7 @@ impl Recover {
 impl Duty for Recover {
     fn plan(&self) -> DutyPlan {
         let every = self.objects.options.recover_every;
-        DutyPlan { operation: "recover lost claims", every, begins_at_once: true, time_max: None }
+        DutyPlan { operation: "recover expired claims", every, begins_at_once: true, time_max: None }
     }
 
     fn tick(&mut self) -> BoxFuture<'_, Result<()>> {
