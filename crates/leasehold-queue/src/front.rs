@@ -121,7 +121,7 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
 
     /// The queue in the object layout: its shards, leases, index, quarantine and migration.
     fn objects(&self) -> Result<&ObjectQueue> {
-        Err(self.unsupported("be used as a queue of objects"))
+        Err(self.unsupported("do this, which needs the layout objects (shards, index entries, inboxes)"))
     }
 
     /// `queue.json` as it was when this client connected; none in a layout without one.

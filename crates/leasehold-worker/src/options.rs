@@ -74,7 +74,10 @@ impl WorkerOptions {
             return Err(Error::invalid("shards cannot be set with shard leasing; remove one of them"));
         }
         if !(Duration::from_secs(1)..=OVERFLOW_EVERY_MAX).contains(&self.overflow_every) {
-            return Err(Error::invalid("the overflow must be scanned every second to every day"));
+            return Err(Error::invalid(format!(
+                "overflow_every must be 1 s to 1 day, got {:?}",
+                self.overflow_every
+            )));
         }
         self.leasing.as_ref().map_or(Ok(()), ShardLeasing::check)?;
         self.inbox.as_ref().map_or(Ok(()), InboxLease::check)?;
