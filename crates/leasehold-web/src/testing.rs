@@ -94,7 +94,7 @@ impl DashboardFixture {
     /// Claims a task and records this result.
     pub(crate) async fn run(&self, id: TaskId, end: Settlement) -> Task {
         let claimed = claim(&self.queue, id).await.unwrap();
-        self.queue.settle(&claimed, end).await.unwrap().unwrap()
+        self.queue.clone().acting_as("w1").settle(&claimed, end).await.unwrap().unwrap()
     }
 
     /// Requests the overview.
@@ -186,6 +186,7 @@ pub(crate) async fn claim(queue: &ObjectQueue, id: TaskId) -> Result<Claimed> {
     let page = queue.discover(Purpose::Discover, vec![KeyRange::whole(Index::Ready)]).await?;
     let found = page.due.iter().find(|found| found.entry.id == id).expect("it is due");
     let worker = WorkerId::checked("worker id", "w1")?;
+    let queue = queue.clone().acting_as(worker.as_str());
     let claimed = queue.claim(found, &worker, Duration::from_mins(1), &TaskTypes::all(), false).await?;
     Ok(*claimed.expect("it is pending"))
 }

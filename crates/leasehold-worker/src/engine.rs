@@ -56,9 +56,10 @@ pub(crate) async fn run(
     let duties = spawn_duties(&*source, &runner, &slots);
     let engine = Engine { runner, slots, status, renewals, stopping: CancellationToken::new() };
     let work = Box::pin(engine.work(&mut *source, &shutdown));
-    let ended = match select(work, Box::pin(engine.stop_in_stages(&shutdown))).await {
-        Either::Left((ended, _)) => ended,
-        Either::Right((never, _)) => match never {},
+    // In this order, so that a task that ends after the request to drain frees its slot when the slots are closed.
+    let ended = match select(Box::pin(engine.stop_in_stages(&shutdown)), work).await {
+        Either::Left((never, _)) => match never {},
+        Either::Right((ended, _)) => ended,
     };
     // Recovery must not be interrupted in the middle of a change.
     duties.await;

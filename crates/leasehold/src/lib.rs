@@ -38,7 +38,7 @@
 //! | read tasks | [`get`](QueueLayout::get), [`Queue::get_history`], [`list`](QueueLayout::list), [`Queue::wait`], [`stats`](QueueLayout::stats) |
 //! | transfer large files | `ArtifactStore` with a `Cache` (feature `artifacts`), [`Worker::artifact_io`], [`Context::artifact`], [`Context::publish`] |
 //! | work offline | `Spool`, `Supervisor`; a [`Queue`] from a spool; `QueueType` selects it or a bucket (feature `outpost`) |
-//! | change tasks | [`Queue::cancel`], [`Queue::retry`], [`Queue::reschedule`]; a [`Transition`] from them |
+//! | change tasks | [`cancel`](QueueLayout::cancel), [`retry`](QueueLayout::retry), [`reschedule`](QueueLayout::reschedule); a [`Transition`] from them |
 //! | maintain a queue | [`purge_all`](QueueLayout::purge_all), [`check`](QueueLayout::check) |
 //! | divide shards among workers | [`Task::shard_from_id`], the shards of [`Worker::new`] |
 //! | use leases, migration or quarantine | [`objects`](QueueLayout::objects) |

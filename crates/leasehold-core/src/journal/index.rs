@@ -141,17 +141,21 @@ impl TaskIndexes {
         indexed.was_scheduled && indexed.time > self.due_until
     }
 
-    /// Makes scheduled tasks due up to a time. Earlier ones stay due if the time goes back; the claim decides.
-    pub(super) fn advance(&mut self, until: StoreTime) {
+    /// Makes scheduled tasks due up to a time; true if there are any. Earlier ones stay due if the time goes back; the claim
+    /// decides.
+    pub(super) fn advance(&mut self, until: StoreTime) -> bool {
         self.due_until = self.due_until.max(until);
+        let mut is_any_due = false;
         while let Some(first) = self.scheduled.first_entry() {
             let (time, id) = *first.key();
             if time > self.due_until {
-                return;
+                break;
             }
             let (task_type, priority) = first.remove();
             self.types.row_mut(task_type).ready.insert(ReadyKey::new(time, priority, id));
+            is_any_due = true;
         }
+        is_any_due
     }
 
     /// Reserves an idempotency key for a task. If several tasks have had the key, the one with the latest expiry has it now:

@@ -80,9 +80,10 @@ pub struct Logged<T> {
 }
 
 impl JournalState {
-    /// Makes scheduled tasks due that have surely reached their time, so that [`claim`](Self::claim) finds them.
-    pub fn advance(&mut self, now: Now) {
-        self.indexes.advance(now.earliest);
+    /// Makes scheduled tasks due that have surely reached their time, so that [`claim`](Self::claim) finds them; true if
+    /// there are any.
+    pub fn advance(&mut self, now: Now) -> bool {
+        self.indexes.advance(now.earliest)
     }
 
     /// Appends the records of a decision to the lines of a commit, and applies them. After an error the state is unusable:

@@ -102,10 +102,10 @@ mod tests {
             check(ttl, renew_every).unwrap();
         }
         for (ttl, renew_every, words) in [
-            (2, 1, "must be 3 s to 600 s, got 2s"),
-            (601, 10, "must be 3 s to 600 s, got 601s"),
-            (30, 0, "at most a third of the ttl"),
-            (30, 11, "at most a third of the ttl"),
+            (2, 1, "must be at least 3 s, got 2s"),
+            (601, 10, "must be at most 600 s, got 601s"),
+            (30, 0, "at least three times per ttl"),
+            (30, 11, "at least three times per ttl"),
         ] {
             let error = check(ttl, renew_every).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");

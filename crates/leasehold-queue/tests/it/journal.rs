@@ -4,6 +4,7 @@
 mod snapshots;
 
 use futures::TryStreamExt;
+use futures::future::BoxFuture;
 use leasehold_core::ids::TaskTypes;
 use leasehold_core::new_task::Start;
 use leasehold_core::{Kind, NewTask, Reason, Status, Task, TaskId};
@@ -11,8 +12,10 @@ use leasehold_queue::inspect::Filter;
 use leasehold_queue::source::{ClaimStatus, DrainWait, Slots, TaskInSlot, TaskSource, WorkerInfo};
 use leasehold_queue::testing::TokioTimeHost;
 use leasehold_queue::{LayoutName, Queue, QueueConfig, Settlement, Transition, UniqueKey, break_lease};
+use leasehold_store::host::{Instant, Running};
 use leasehold_store::{Client, Host, MemoryStore, Store, When};
 use serde_json::json;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -217,6 +220,50 @@ async fn a_claim_is_renewed_in_memory_and_times_out_without_renewal() {
     assert_eq!(queue.get(&id).await.unwrap().status(), Status::Cancelled);
     assert_eq!(claim.renew(None, false).await.unwrap(), ClaimStatus::Lost);
     assert_eq!(claim.finish(Settlement::complete(json!(null))).await.unwrap(), None);
+}
+
+/// A host on which every timer fires late, so that requests arrive between a deadline and its timer.
+#[derive(Debug)]
+struct LateTimers(TokioTimeHost);
+
+impl Host for LateTimers {
+    fn instant(&self) -> Instant {
+        self.0.instant()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.0.sleep(duration + secs(2))
+    }
+
+    fn random(&self) -> u64 {
+        self.0.random()
+    }
+
+    fn spawn(&self, work: BoxFuture<'static, ()>) -> Running {
+        self.0.spawn(work)
+    }
+
+    fn spawn_thread(&self, name: &str, work: BoxFuture<'static, ()>) -> Running {
+        self.0.spawn_thread(name, work)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_becomes_due_by_the_time_of_a_read_is_claimed_by_a_worker_that_waits() {
+    let host: Arc<dyn Host> = Arc::new(LateTimers(TokioTimeHost::new()));
+    let journal = Journal { store: Arc::new(MemoryStore::new(&host)), host };
+    let queue = journal.process().await;
+    let mut worker = TestWorker::new(&queue, 1, false).await;
+    let id = queue.submit("later", 1).delay(secs(60)).await.unwrap().id;
+    let reads = async {
+        loop {
+            tokio::time::sleep(secs(1)).await;
+            queue.get(&id).await.unwrap();
+        }
+    };
+    let (claimed, reads) = (pin!(worker.one()), pin!(reads));
+    let claimed = tokio::time::timeout(mins(2), futures::future::select(claimed, reads)).await;
+    assert!(claimed.is_ok(), "the worker waits although a task is due");
 }
 
 #[tokio::test(start_paused = true)]

@@ -293,7 +293,9 @@ async fn slots_limit_concurrency(fixture: Arc<dyn Fixture>) {
 async fn draining_finishes(fixture: Arc<dyn Fixture>) {
     let finish = Arc::new(Notify::new());
     let (worker, mut begun) = patient(fixture.worker("w1"), &finish);
-    let started = Started::new(&fixture, worker, fixture.options()).await;
+    // Without a free slot nothing is claimed at the time of the request.
+    let options = WorkerOptions { concurrency: 1, ..fixture.options() };
+    let started = Started::new(&fixture, worker, options).await;
     let id = submit(&fixture, "patient").await;
     begun.recv().await.unwrap();
     started.shutdown.drain();

@@ -5,7 +5,7 @@ use leasehold_core::journal::{
 };
 use leasehold_core::limits::{BROKER_PAGE_MAX, BROKER_TICK_MAX};
 use leasehold_core::settlement::Settlement;
-use leasehold_core::{Error, Kind, LeaseId, Result, TaskId};
+use leasehold_core::{Error, Kind, LeaseId, Now, Result, TaskId};
 use leasehold_store::mutant::breaks;
 
 use super::Broker;
@@ -55,7 +55,7 @@ impl Broker {
             }
             BrokerRequest::Read { read, freshness } => {
                 let now = self.now()?;
-                self.state.advance(now);
+                self.advance(now);
                 let answer = read(&self.state, now);
                 self.hold(answer, freshness == Freshness::Current)
             }
@@ -92,7 +92,7 @@ impl Broker {
     ) -> Result<Logged<T>> {
         let context =
             JournalContext { by: by.to_owned(), now: self.now()?, random: self.client.host().random() };
-        self.state.advance(context.now);
+        self.advance(context.now);
         let decision = decision(&self.state, &context);
         self.maintenance.record(&decision.records);
         let logged = self.state.log(decision, &mut self.open.lines)?;
@@ -104,12 +104,15 @@ impl Broker {
         Ok(logged)
     }
 
+    /// Makes tasks due whose time has come, for the next claims and for those that wait.
+    fn advance(&mut self, now: Now) {
+        self.parked.is_any_due |= self.state.advance(now);
+    }
+
     /// Times out claims and expires tasks whose time has come.
     pub(super) fn tick(&mut self) -> Result<()> {
         let now = self.now()?;
         while self.state.next_wake().is_some_and(|at| now.has_reached(at)) && !self.open.is_full() {
-            // Tasks that become due have no record.
-            self.parked.has_changes = true;
             let ticked =
                 self.log(BROKER, Urgency::Urgent, |state, context| state.tick(BROKER_TICK_MAX, context))?;
             if !ticked.answer?.has_more {

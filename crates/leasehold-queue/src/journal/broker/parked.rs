@@ -12,8 +12,10 @@ use crate::journal::request::{ClaimAnswer, ClaimPoll, HeldAnswer};
 #[derive(Default)]
 pub(super) struct ParkedClaims {
     polls: VecDeque<ClaimPoll>,
-    /// True if a task may have become due since they were served.
+    /// True if a task has changed since they were served.
     pub(super) has_changes: bool,
+    /// True if a task has become due by the time since they were served, which makes no record.
+    pub(super) is_any_due: bool,
 }
 
 impl ParkedClaims {
@@ -63,18 +65,17 @@ impl Broker {
 
     /// Serves the parked claims, so that a new task is claimed in the commit in which it is submitted.
     pub(super) fn serve_parked(&mut self) -> Result<()> {
-        if !std::mem::take(&mut self.parked.has_changes) {
-            return Ok(());
-        }
-        let mut unserved = VecDeque::new();
-        while let Some(poll) = self.parked.polls.pop_front() {
-            if !poll.answer.is_closed() {
-                unserved.extend(self.claim_due(poll)?);
+        while std::mem::take(&mut self.parked.has_changes) | std::mem::take(&mut self.parked.is_any_due) {
+            let mut unserved = VecDeque::new();
+            while let Some(poll) = self.parked.polls.pop_front() {
+                if !poll.answer.is_closed() {
+                    unserved.extend(self.claim_due(poll)?);
+                }
             }
+            self.parked.polls = unserved;
+            // A claim makes no other task due.
+            self.parked.has_changes = false;
         }
-        self.parked.polls = unserved;
-        // What was claimed just now makes nothing due.
-        self.parked.has_changes = false;
         Ok(())
     }
 
