@@ -19,7 +19,6 @@ use crate::inspect::EntryChecks;
 use crate::journal::SnapshotLimits;
 use crate::layout::{Layout, LayoutSnapshot};
 use crate::meta::{LayoutName, QueueMeta, open_meta};
-use crate::source::Changes;
 
 /// A task queue in the object layout: every task is an object. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -228,8 +227,8 @@ impl ObjectQueue {
 
     /// Subscribes to tasks that become pending in this process from now on. Nothing is missed between two waits.
     #[must_use]
-    pub fn subscribe(&self) -> Changes<u64> {
-        Changes(self.pending_signal.subscribe())
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.pending_signal.subscribe()
     }
 
     pub(crate) fn step_context(&self) -> Result<StepContext> {
