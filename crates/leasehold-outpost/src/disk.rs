@@ -10,10 +10,8 @@
 
 use leasehold_core::{Error, Kind, Result};
 use leasehold_store::{Host, HostExt};
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -159,7 +157,7 @@ impl Disk {
         for name in names(&self.tmp)? {
             let path = self.tmp.join(name);
             let Ok(file) = File::open(&path) else { continue };
-            if !try_flock_at(&file, &path).map_err(|error| io_error("lock", &path, error))? {
+            if !try_lock_at(&file, &path)? {
                 continue;
             }
             if path.is_dir() {
@@ -201,7 +199,7 @@ impl Disk {
                 Err(error) if self.is_swept(&error) => continue,
                 Err(error) => return Err(io_error("write", &path, error)),
             };
-            if try_flock_at(&file, &path).map_err(|error| io_error("lock", &path, error))? {
+            if try_lock_at(&file, &path)? {
                 return Ok(SpoolTemp { path, file, is_moved: false });
             }
         }
@@ -302,35 +300,30 @@ pub(crate) fn names(directory: &Path) -> Result<Vec<String>> {
 
 /// Opens a directory and waits for its lock; `None` if the directory is missing.
 pub(crate) fn lock(directory: &Path) -> Result<Option<File>> {
-    lock_directory(directory, true)
+    loop {
+        let Some(file) = open_directory(directory)? else { return Ok(None) };
+        let is_locked = match file.lock() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(false),
+            // It may have been removed, and another created, while we waited.
+            locked => locked.and_then(|()| is_still_at(&file, directory)),
+        };
+        if is_locked.map_err(|error| io_error("lock", directory, error))? {
+            return Ok(Some(file));
+        }
+    }
 }
 
 /// Opens a directory and locks it without waiting; `None` if it is missing or another process holds the lock.
 pub(crate) fn try_lock(directory: &Path) -> Result<Option<File>> {
-    lock_directory(directory, false)
+    let Some(file) = open_directory(directory)? else { return Ok(None) };
+    Ok(try_lock_at(&file, directory)?.then_some(file))
 }
 
-fn lock_directory(directory: &Path, waits: bool) -> Result<Option<File>> {
-    let lock = || -> io::Result<Option<File>> {
-        loop {
-            let file = match File::open(directory) {
-                Err(error) if is_missing(&error) => return Ok(None),
-                opened => opened?,
-            };
-            if !waits {
-                return Ok(try_flock_at(&file, directory)?.then_some(file));
-            }
-            match flock(&file, FlockOperation::LockExclusive) {
-                Err(Errno::INTR) => continue,
-                locked => locked?,
-            }
-            // It may have been removed, and another created, while we waited.
-            if is_still_at(&file, directory)? {
-                return Ok(Some(file));
-            }
-        }
-    };
-    lock().map_err(|error| io_error("lock", directory, error))
+fn open_directory(directory: &Path) -> Result<Option<File>> {
+    match File::open(directory) {
+        Err(error) if is_missing(&error) => Ok(None),
+        opened => opened.map(Some).map_err(|error| io_error("lock", directory, error)),
+    }
 }
 
 fn create_new(path: &Path) -> io::Result<File> {
@@ -338,12 +331,13 @@ fn create_new(path: &Path) -> io::Result<File> {
 }
 
 /// Locks the open file; false if another process holds the lock, or if it is no longer the one at this path.
-fn try_flock_at(file: &File, path: &Path) -> io::Result<bool> {
-    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+fn try_lock_at(file: &File, path: &Path) -> Result<bool> {
+    let locked = match file.try_lock() {
         Ok(()) => is_still_at(file, path),
-        Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
+    };
+    locked.map_err(|error| io_error("lock", path, error))
 }
 
 /// Returns whether the open file is the one at this path now.

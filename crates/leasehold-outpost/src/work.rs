@@ -23,14 +23,15 @@ use leasehold_core::scan::Polling;
 use leasehold_core::{HexName, Kind, Result, State, TaskId};
 use leasehold_queue::Settlement;
 use leasehold_queue::source::{
-    Changes, ClaimStatus, ClaimedTask, DrainWait, OpenSource, Slot, SlotState, SourceStatus, TaskInSlot,
-    TaskSource, WorkerInfo, next_or,
+    ClaimStatus, ClaimedTask, DrainWait, OpenSource, Slot, SlotState, SourceStatus, TaskInSlot, TaskSource,
+    WorkerInfo, next_or,
 };
 use leasehold_store::host::{Instant, lock};
 use leasehold_store::{Host, HostExt};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::watch;
 
 use self::claim::SpoolClaim;
 use crate::spool::{LocalTask, SUBSCRIPTION_RENEWAL, Spool};
@@ -85,7 +86,7 @@ struct SpoolSource {
     claims: FuturesUnordered<BoxFuture<'static, Option<TaskInSlot>>>,
     /// Tasks that were claimed, and have not ended.
     running: HashSet<TaskId>,
-    slot_changes: Changes<SlotState>,
+    slot_changes: watch::Receiver<SlotState>,
     polling: Polling,
     /// Current pause between two polls.
     pause: Duration,

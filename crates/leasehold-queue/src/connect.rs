@@ -17,9 +17,8 @@ use crate::bell::RecentRings;
 use crate::inbox::{DirectDispatch, Inboxes};
 use crate::inspect::EntryChecks;
 use crate::journal::SnapshotLimits;
-use crate::meta::{LayoutName, OpenedMeta, QueueMeta};
+use crate::meta::{LayoutName, QueueMeta, open_meta};
 use crate::meta_cache::{MetaCache, MetaSnapshot};
-use crate::source::Changes;
 
 /// A task queue in the object layout: every task is an object. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -152,19 +151,17 @@ impl ObjectQueue {
     /// Opens a queue of objects with explicit configuration. A queue with another layout is refused.
     pub async fn with_config(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
         let config = QueueConfig { layout: Some(LayoutName::Objects), ..config };
-        let opened = OpenedMeta::open(place.into(), &config).await?;
-        Ok(Self::new(opened, config))
+        let (client, known) = open_meta(place.into(), &config).await?;
+        Ok(Self::new(client, known, config))
     }
 
-    pub(crate) fn new(opened: OpenedMeta, config: QueueConfig) -> Self {
-        let OpenedMeta { client, meta, version, requested_at } = opened;
-        let meta = Arc::new(meta);
+    pub(crate) fn new(client: Client, known: MetaSnapshot, config: QueueConfig) -> Self {
         // No random number is drawn where none is used, so that a simulation by seed stays the same.
         let first = config.direct.as_ref().map_or(0, |_| client.host().random());
         Self {
             client,
-            meta_cache: Arc::new(MetaCache::new(MetaSnapshot { meta: meta.clone(), version, requested_at })),
-            meta,
+            meta: known.meta.clone(),
+            meta_cache: Arc::new(MetaCache::new(known)),
             config: Arc::new(config),
             pending_signal: Arc::new(watch::Sender::new(0)),
             recent_rings: Arc::default(),
@@ -230,8 +227,8 @@ impl ObjectQueue {
 
     /// Subscribes to tasks that become pending in this process from now on. Nothing is missed between two waits.
     #[must_use]
-    pub fn subscribe(&self) -> Changes<u64> {
-        Changes(self.pending_signal.subscribe())
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.pending_signal.subscribe()
     }
 
     pub(crate) fn step_context(&self) -> Result<StepContext> {

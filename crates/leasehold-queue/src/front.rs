@@ -37,7 +37,7 @@ use crate::connect::{ObjectQueue, Place, QueueConfig};
 use crate::create::restored;
 use crate::inspect::{Filter, ListedTask, Stats};
 use crate::journal::JournalQueue;
-use crate::meta::{LayoutName, OpenedMeta, QueueMeta};
+use crate::meta::{LayoutName, QueueMeta, open_meta};
 use crate::purge::{Purged, PurgedAll, Retention};
 use crate::source::OpenSource;
 use crate::tasks::{TaskSnapshot, Transition};
@@ -239,10 +239,10 @@ impl Queue {
     /// Opens a queue with explicit configuration. A queue whose layout this program does not know is refused (promise
     /// P8).
     pub async fn with_config(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
-        let opened = OpenedMeta::open(place.into(), &config).await?;
-        Ok(match opened.meta.layout {
-            LayoutName::Objects => ObjectQueue::new(opened, config).into(),
-            LayoutName::Journal => JournalQueue::new(opened, &config).into(),
+        let (client, known) = open_meta(place.into(), &config).await?;
+        Ok(match known.meta.layout {
+            LayoutName::Objects => ObjectQueue::new(client, known, config).into(),
+            LayoutName::Journal => JournalQueue::new(client, known.meta, &config).into(),
         })
     }
 

@@ -45,7 +45,7 @@ use self::follow::Follower;
 use self::handle::BrokerSlot;
 use self::request::{BrokerRequest, Freshness, HeldAnswer};
 use crate::connect::{Place, QueueConfig};
-use crate::meta::{LayoutName, OpenedMeta, QueueMeta};
+use crate::meta::{LayoutName, QueueMeta, open_meta};
 
 /// A task queue in the journal layout. Cheap to clone; clones share the broker of this process.
 #[derive(Debug, Clone)]
@@ -63,14 +63,13 @@ impl JournalQueue {
     /// Opens a queue with this layout, or creates it. A queue with another layout is refused.
     pub async fn with_config(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
         let config = QueueConfig { layout: Some(LayoutName::Journal), ..config };
-        let opened = OpenedMeta::open(place.into(), &config).await?;
-        Ok(Self::new(opened, &config))
+        let (client, known) = open_meta(place.into(), &config).await?;
+        Ok(Self::new(client, known.meta, &config))
     }
 
-    pub(crate) fn new(opened: OpenedMeta, config: &QueueConfig) -> Self {
-        let OpenedMeta { client, meta, .. } = opened;
+    pub(crate) fn new(client: Client, meta: Arc<QueueMeta>, config: &QueueConfig) -> Self {
         Self {
-            meta: Arc::new(meta),
+            meta,
             by: config.by.as_str().into(),
             broker: Arc::new(BrokerSlot::new(client.clone(), config.snapshots)),
             follower: Arc::default(),

@@ -6,16 +6,16 @@
 use bytes::Bytes;
 use leasehold_core::oversize::corrupt_reason;
 use leasehold_core::{Error, HexName, Kind, Result, ShardLen, StoreTime, WriteId, keys};
-use leasehold_store::host::Instant;
-use leasehold_store::{Client, OpenMode, Purpose, Version};
+use leasehold_store::{Client, OpenMode, Purpose};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crate::connect::{Place, QueueConfig};
 use crate::create::{create, no_queue};
-use crate::meta_cache::{Migrating, PreviousShardLen};
+use crate::meta_cache::{MetaSnapshot, Migrating, PreviousShardLen};
 
 /// Newest format of `queue.json` that this program supports.
 pub(crate) const FORMAT: u32 = 1;
@@ -116,32 +116,21 @@ impl QueueMeta {
     }
 }
 
-/// `queue.json` of an open store, as it was read or created.
-pub(crate) struct OpenedMeta {
-    pub(crate) client: Client,
-    pub(crate) meta: QueueMeta,
-    pub(crate) version: Version,
-    /// Time at which it was requested.
-    pub(crate) requested_at: Instant,
-}
-
-impl OpenedMeta {
-    /// Reads `queue.json`, or creates it if it is missing and the configuration allows it.
-    pub(crate) async fn open(place: Place, config: &QueueConfig) -> Result<Self> {
-        let client = place.client(config.mode)?;
-        let wanted = config.shard_prefix_len.map(ShardLen::new).transpose()?;
-        let requested_at = client.host().instant();
-        let (meta, version) = match client.get(Purpose::Admin, keys::QUEUE).await? {
-            Some(object) => (parse_meta(&object.body)?, object.version),
-            None if config.mode == OpenMode::Create => {
-                let layout = config.layout.unwrap_or_default();
-                create(&client, layout, wanted.unwrap_or(ShardLen::DEFAULT)).await?
-            }
-            None => return Err(no_queue(&client).await),
-        };
-        meta.check(config)?;
-        Ok(Self { client, meta, version, requested_at })
-    }
+/// Opens a store and reads its `queue.json`, or creates it if it is missing and the configuration allows it.
+pub(crate) async fn open_meta(place: Place, config: &QueueConfig) -> Result<(Client, MetaSnapshot)> {
+    let client = place.client(config.mode)?;
+    let wanted = config.shard_prefix_len.map(ShardLen::new).transpose()?;
+    let requested_at = client.host().instant();
+    let (meta, version) = match client.get(Purpose::Admin, keys::QUEUE).await? {
+        Some(object) => (parse_meta(&object.body)?, object.version),
+        None if config.mode == OpenMode::Create => {
+            let layout = config.layout.unwrap_or_default();
+            create(&client, layout, wanted.unwrap_or(ShardLen::DEFAULT)).await?
+        }
+        None => return Err(no_queue(&client).await),
+    };
+    meta.check(config)?;
+    Ok((client, MetaSnapshot { meta: Arc::new(meta), version, requested_at }))
 }
 
 /// The fields by which a program tells whether it can use a queue.

@@ -294,26 +294,8 @@ impl Slots {
 
     /// Subscribes to slots that become free, and to their closing.
     #[must_use]
-    pub fn changes(&self) -> Changes<SlotState> {
-        Changes(self.state.subscribe())
-    }
-}
-
-/// Subscription to changes of a value: the slots of a worker, or the tasks that become pending in this process.
-#[derive(Debug)]
-pub struct Changes<T>(pub(crate) watch::Receiver<T>);
-
-impl<T> Changes<T> {
-    /// Waits until the value has changed since this last returned.
-    ///
-    /// # Cancel safety
-    ///
-    /// No change is lost when the future is dropped.
-    pub async fn changed(&mut self) {
-        if self.0.changed().await.is_err() {
-            // The value was dropped: it never changes again.
-            std::future::pending::<()>().await;
-        }
+    pub fn changes(&self) -> watch::Receiver<SlotState> {
+        self.state.subscribe()
     }
 }
 

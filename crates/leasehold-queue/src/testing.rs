@@ -1,9 +1,7 @@
-//! Conformance suite for leases, which runs over any store and any variant of the protocol; hosts and stores for tests.
+//! Conformance suite for leases, which runs over any store and any variant of the protocol; a store and claims for tests.
 
 mod faulty_store;
 pub mod journal;
 pub mod leases;
-mod tokio_time_host;
 
 pub use faulty_store::{FaultyStore, PutFault};
-pub use tokio_time_host::TokioTimeHost;

@@ -3,6 +3,12 @@
 //! Nothing else in the workspace may use these (see `clippy.toml`): the simulator passes in a host of its own and can
 //! replay a whole cluster from one seed.
 
+#[cfg(feature = "tokio-time")]
+mod tokio_time;
+
+#[cfg(feature = "tokio-time")]
+pub use tokio_time::TokioTimeHost;
+
 use futures::FutureExt;
 use futures::future::{BoxFuture, Either, select};
 use leasehold_core::{Error, HexName, Kind, Result};

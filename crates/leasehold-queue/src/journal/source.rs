@@ -21,14 +21,13 @@ use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::watch;
 
 use self::claim::JournalClaim;
 use super::JournalQueue;
 use super::handle::BrokerSlot;
 use super::request::{BrokerRequest, ClaimAnswer, ClaimPoll};
-use crate::source::{
-    Changes, OpenSource, SlotState, SourceStatus, TaskInSlot, TaskSource, WorkerInfo, next_or,
-};
+use crate::source::{OpenSource, SlotState, SourceStatus, TaskInSlot, TaskSource, WorkerInfo, next_or};
 
 /// Longest pause of a worker that drains the queue, or whose broker cannot be reached.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -71,7 +70,7 @@ struct JournalSource {
     claimed: VecDeque<TaskInSlot>,
     /// Slots for which claims were sent.
     requested: usize,
-    slot_changes: Changes<SlotState>,
+    slot_changes: watch::Receiver<SlotState>,
     /// Pause before the next claim.
     pause: Option<BoxFuture<'static, ()>>,
     next_pause: Duration,

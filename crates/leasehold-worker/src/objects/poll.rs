@@ -14,7 +14,7 @@ use leasehold_core::scan::{
     Served, Unclaimed,
 };
 use leasehold_core::{Error, Kind, Now, Result, TaskId};
-use leasehold_queue::source::{Changes, DrainWait, Slot, SlotState, SourceStatus, TaskInSlot, next_or};
+use leasehold_queue::source::{DrainWait, Slot, SlotState, SourceStatus, TaskInSlot, next_or};
 use leasehold_queue::{Bell, ClaimOutcome};
 use leasehold_store::health::REPORT_AFTER;
 use leasehold_store::host::Instant;
@@ -22,7 +22,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::Objects;
 use super::claim::ObjectClaim;
@@ -42,9 +42,9 @@ pub(super) struct Poller {
     engine: mpsc::UnboundedSender<Result<TaskInSlot>>,
     /// Claims in flight.
     claims: FuturesUnordered<BoxFuture<'static, Attempt>>,
-    slot_changes: Changes<SlotState>,
+    slot_changes: watch::Receiver<SlotState>,
     /// Signal of tasks that become pending in this process.
-    pending_signal: Changes<u64>,
+    pending_signal: watch::Receiver<u64>,
     pub(super) bell: Bell,
     pub(super) inbox_bell: Bell,
     pub(super) entries: FoundEntries,

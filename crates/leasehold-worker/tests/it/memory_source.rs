@@ -7,8 +7,8 @@ use leasehold_core::{
 };
 use leasehold_queue::Settlement;
 use leasehold_queue::source::{
-    Changes, ClaimStatus, ClaimedTask, DrainWait, OpenSource, SlotState, SourceStatus, TaskInSlot,
-    TaskSource, WorkerInfo,
+    ClaimStatus, ClaimedTask, DrainWait, OpenSource, SlotState, SourceStatus, TaskInSlot, TaskSource,
+    WorkerInfo,
 };
 use leasehold_store::{Host, HostExt, SystemHost};
 use leasehold_worker::{Worker, WorkerOptions};
@@ -16,6 +16,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::watch;
 
 use crate::suite::Fixture;
 
@@ -30,7 +31,7 @@ pub(crate) struct MemoryQueue {
 struct MemorySource {
     queue: MemoryQueue,
     worker: WorkerInfo,
-    changes: Changes<SlotState>,
+    changes: watch::Receiver<SlotState>,
     status: Arc<MemoryStatus>,
 }
 

@@ -1,14 +1,17 @@
 //! A host in tokio's time, which a test pauses.
 
 use futures::future::BoxFuture;
-use leasehold_store::host::{Host, Instant, Running, SystemHost};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Time at which every such host was booted, in 2023.
-const BOOTED_NS: i64 = 1_700_000_000_000_000_000;
+use super::{Host, Instant, Running, SystemHost};
 
-/// A host with tokio's clock and one thread. With a paused clock, time passes only while everything waits.
+/// Time at which every such host was booted: 2026-01-01T00:00:00Z. A fixed time, so that times can be written into
+/// assertions.
+const BOOTED_NS: i64 = 1_767_225_600_000_000_000;
+
+/// A host with tokio's clock, one thread and a fixed sequence of random numbers. With a paused clock, time passes only
+/// while everything waits.
 #[derive(Debug)]
 pub struct TokioTimeHost {
     started: tokio::time::Instant,
