@@ -138,17 +138,3 @@ impl fmt::Display for QueueType {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_error_for_an_unknown_type_names_the_known_ones() {
-        for kind in [QueueType::Bucket, QueueType::Filesystem] {
-            assert_eq!(kind.to_string().parse::<QueueType>().unwrap(), kind);
-        }
-        let error = "folder".parse::<QueueType>().unwrap_err();
-        assert_eq!(error.to_string(), "unknown queue type `folder`; use bucket or filesystem");
-    }
-}

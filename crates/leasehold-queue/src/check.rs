@@ -302,7 +302,7 @@ impl ObjectQueue {
             return Ok(Finding::Repairable);
         }
         if kind == ObjectKind::Unknown {
-            return Ok(Finding::Corrupt(objects::unknown(key).to_string(), objects::remedy(key, Some(b""))));
+            return Ok(Finding::Corrupt(objects::unknown(key).to_string(), objects::remedy(key, b"")));
         }
         if !kind.has_record() {
             return Ok(Finding::Fine);
@@ -311,9 +311,9 @@ impl ObjectQueue {
             Ok(None) => return Ok(Finding::Fine),
             Ok(Some(object)) => match kind.verify(key, &object) {
                 Ok(()) => return Ok(Finding::Fine),
-                Err(error) => (error, objects::remedy(key, Some(&object.body))),
+                Err(error) => (error, objects::remedy(key, &object.body)),
             },
-            Err(error) if error.kind() == Kind::Corrupt => (error, objects::remedy(key, None)),
+            Err(error) if error.kind() == Kind::Corrupt => (error, Remedy::StoreTools),
             Err(error) => return Err(error),
         };
         let (within, reason) = match kind {
@@ -340,8 +340,7 @@ impl ObjectQueue {
                     checked.entries += 1;
                     all.entry(entry.id).or_default().push(IndexHit { entry, written_at: listed.modified });
                 } else {
-                    let (reason, remedy) =
-                        (objects::unknown(&listed.key), objects::remedy(&listed.key, Some(b"")));
+                    let (reason, remedy) = (objects::unknown(&listed.key), objects::remedy(&listed.key, b""));
                     checked.corrupt(listed.key, reason.to_string(), remedy);
                 }
             }
@@ -367,14 +366,11 @@ impl ObjectQueue {
     /// Remedy for a corrupt task. Requests: 1 get.
     async fn task_remedy(&self, key: &str) -> Result<Remedy> {
         if keys::check_key(key).is_err() {
-            return Ok(objects::remedy(key, None));
+            return Ok(Remedy::StoreTools);
         }
         match self.client.get(Purpose::Admin, key).await {
-            Ok(object) => {
-                Ok(objects::remedy(key, Some(&object.map(|object| object.body).unwrap_or_default())))
-            }
-            Err(error) if error.kind() == Kind::Corrupt => Ok(objects::remedy(key, None)),
-            Err(error) => Err(error),
+            Err(error) if error.kind() == Kind::Corrupt => Ok(Remedy::StoreTools),
+            read => Ok(objects::remedy(key, &read?.map(|object| object.body).unwrap_or_default())),
         }
     }
 }

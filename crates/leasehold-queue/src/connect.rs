@@ -3,7 +3,8 @@
 //! A client whose settings disagree with [`queue.json`](crate::meta) is refused with an error that names both values, so it
 //! never writes to the wrong keys (promise P8).
 //!
-//! Requests: 1 get for an existing queue; see [`ObjectQueue::restore`] and `create` for a new one.
+//! Requests: 1 get for an existing queue; see [`Queue::restore`](crate::Queue::restore) and `create` for a new
+//! one.
 
 use leasehold_core::limits::{QUEUE_META_MAX_AGE, QUEUE_META_REFRESH_INTERVAL};
 use leasehold_core::{Now, Result, ShardLen, StepContext, TaskId, keys};

@@ -2,8 +2,8 @@
 //!
 //! The key of a task is derived from its id and from `shard_prefix_len` in `queue.json`. A second `queue.json` over the
 //! tasks of a lost one could contain another number: its clients would not find the tasks, and would remove their index
-//! entries as stale. So no queue is created where keys of a queue exist. [`ObjectQueue::restore`] derives the number from the
-//! keys of the tasks.
+//! entries as stale. So no queue is created where keys of a queue exist. [`Queue::restore`](crate::Queue::restore)
+//! derives the number from the keys of the tasks.
 
 use futures::future::try_join_all;
 use leasehold_core::{Error, Kind, Reason, Result, ShardLen, keys};
@@ -11,21 +11,9 @@ use leasehold_store::{Client, HostExt, List, OpenMode, Purpose, PutOutcome, Vers
 use serde_json::Map;
 use std::collections::BTreeSet;
 
-use crate::connect::{ObjectQueue, Place, QueueConfig};
+use crate::connect::{Place, QueueConfig};
 use crate::discover::folders;
 use crate::meta::{FORMAT, LayoutName, QueueMeta, parse_meta};
-
-impl ObjectQueue {
-    /// Opens a queue and restores its `queue.json` if it is missing, with the number of digits that the keys of its
-    /// tasks have. An existing `queue.json` is not changed. Connected clients have to connect again.
-    ///
-    /// Requests: 2 lists, 1 list per 1,000 shards, 1 get, 1 put, and those of the probe.
-    pub async fn restore(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
-        let config = QueueConfig { layout: Some(LayoutName::Objects), ..config };
-        let client = restored(place.into(), &config).await?;
-        Self::with_config(client, config).await
-    }
-}
 
 /// Opens a store and restores its `queue.json` if it is missing.
 pub(crate) async fn restored(place: Place, config: &QueueConfig) -> Result<Client> {
@@ -50,11 +38,11 @@ pub(crate) async fn restored(place: Place, config: &QueueConfig) -> Result<Clien
 
 /// The layout that the keys of a queue show; the wanted one if they show none.
 async fn restored_layout(client: &Client, wanted: Option<LayoutName>) -> Result<LayoutName> {
-    let found = match (has_key(client, keys::JOURNAL).await?, has_key(client, keys::TASKS).await?) {
-        (false, false) => return Ok(wanted.unwrap_or_default()),
-        (false, true) => LayoutName::Objects,
-        (true, false) => LayoutName::Journal,
-        (true, true) => {
+    let found = match (key_below(client, keys::JOURNAL).await?, key_below(client, keys::TASKS).await?) {
+        (None, None) => return Ok(wanted.unwrap_or_default()),
+        (None, Some(_)) => LayoutName::Objects,
+        (Some(_), None) => LayoutName::Journal,
+        (Some(_), Some(_)) => {
             let message = format!(
                 "there are keys of two layouts, `{}` and `{}`; restore queue.json from a backup",
                 keys::TASKS,
@@ -116,10 +104,6 @@ fn queue_json_lost(client: &Client, key: &str) -> Error {
 async fn any_key(client: &Client) -> Result<Option<String>> {
     let lists = keys::QUEUE_PREFIXES.map(|prefix| key_below(client, prefix));
     Ok(try_join_all(lists).await?.into_iter().flatten().next())
-}
-
-async fn has_key(client: &Client, prefix: &'static str) -> Result<bool> {
-    Ok(key_below(client, prefix).await?.is_some())
 }
 
 /// Any key with this prefix.

@@ -246,8 +246,11 @@ impl Queue {
         })
     }
 
-    /// Opens a queue and restores its `queue.json` if it is missing, with the layout that its keys show; see
-    /// [`ObjectQueue::restore`].
+    /// Opens a queue and restores its `queue.json` if it is missing, with the layout that its keys show, and the number of
+    /// digits that the keys of its tasks have. An existing `queue.json` is not changed. Connected clients have to connect
+    /// again.
+    ///
+    /// Requests: 2 lists, 1 list per 1,000 shards, 1 get, 1 put, and those of the probe.
     pub async fn restore(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
         let client = restored(place.into(), &config).await?;
         Self::with_config(client, config).await

@@ -82,12 +82,11 @@ pub(crate) fn is_newer(body: &[u8]) -> bool {
     format.is_some_and(|format| format > u64::from(record::FORMAT))
 }
 
-/// The remedy for a corrupt object; `body` is none if it cannot be read.
-pub(crate) fn remedy(key: &str, body: Option<&[u8]>) -> Remedy {
-    match body {
-        _ if keys::check_key(key).is_err() => Remedy::StoreTools,
-        None => Remedy::StoreTools,
-        Some(body) if is_newer(body) => Remedy::Update,
-        Some(_) => Remedy::Quarantine,
+/// The remedy for a corrupt object that can be read.
+pub(crate) fn remedy(key: &str, body: &[u8]) -> Remedy {
+    match () {
+        () if keys::check_key(key).is_err() => Remedy::StoreTools,
+        () if is_newer(body) => Remedy::Update,
+        () => Remedy::Quarantine,
     }
 }

@@ -101,33 +101,3 @@ impl PeerLeaseCache {
         self.read.retain(|_, read| !now.is_past(read.stamp.plus(CORRUPT_AGE_MIN)));
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use leasehold_core::lease::Take;
-    use leasehold_core::{HexName, Holder, Lease, Name};
-    use serde_json::Map;
-
-    /// The lease is taken and released within the second of its timestamp; the cached copy says held until it
-    /// expires.
-    #[test]
-    fn a_lease_released_in_the_second_of_its_stamp_is_free() {
-        let (now, ttl) = (Now::exactly(StoreTime::from_millis(5_500)), Duration::from_secs(30));
-        let stamp = StoreTime::from_millis(5_000);
-        let worker_id = Name::checked("worker id", "w").unwrap();
-        let holder = Holder { worker_id, instance: HexName::from_random(1), ttl };
-        let Take::Write(lease) = Lease::take(None, &Map::new(), &holder, now, HexName::from_random(2)) else {
-            panic!("it was free")
-        };
-        let listed = |lease: &Lease| {
-            let size = lease.write().len() as u64;
-            ListEntry { key: "k".into(), modified: stamp, size }
-        };
-        let mut others = PeerLeaseCache::new(ttl);
-        others.insert("k", Some(stamp), Some(lease.expires_at));
-        assert_eq!(others.is_held(&listed(&lease), now), Some(true));
-        let released = lease.released(now, HexName::from_random(3));
-        assert_eq!(others.is_held(&listed(&released), now), Some(false));
-    }
-}

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use leasehold_core::oversize::corrupt_reason;
 pub use leasehold_core::unique::{LIFETIME, LIFETIME_MIN, Scope, UniqueKey};
 use leasehold_core::{
-    Error, HexName, Kind, NewTask, Now, Reason, Result, Status, StoreTime, Task, TaskId, TaskType, keys,
+    Error, Kind, NewTask, Now, Reason, Result, Status, StoreTime, Task, TaskId, TaskType, WriteId, keys,
     record,
 };
 use leasehold_store::{Client, Decision, HostExt, Object, Purpose, PutOutcome, When, update_from};
@@ -39,13 +39,27 @@ pub(crate) struct KeyRecord {
     /// Time at which it was marked for removal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) removed_at: Option<StoreTime>,
-    write_id: HexName,
+    write_id: WriteId,
     /// Fields written by a newer program, preserved unchanged.
     #[serde(flatten)]
     unknown: Map<String, Value>,
 }
 
 impl KeyRecord {
+    fn new(task_id: TaskId, task_type: TaskType, expires_at: StoreTime, write_id: WriteId) -> Self {
+        let (input_hash, unknown) = (String::new(), Map::new());
+        Self {
+            format: FORMAT,
+            task_id,
+            task_type,
+            input_hash,
+            expires_at,
+            removed_at: None,
+            write_id,
+            unknown,
+        }
+    }
+
     /// True if it has expired and no client is about to remove it.
     fn is_removable(&self, now: Now) -> bool {
         let is_left_behind = |removed_at: StoreTime| now.is_past(removed_at.plus(MARK_GRACE));
@@ -78,15 +92,10 @@ impl ObjectQueue {
         // Two programs may serialize the same input in different order.
         let mut input = new_task.input.clone();
         input.sort_all_objects();
+        let expires_at = self.now()?.latest_known().plus(key.lifetime);
         let record = KeyRecord {
-            format: FORMAT,
-            task_id: fresh,
-            task_type: new_task.task_type.clone(),
             input_hash: blake3::hash(input.to_string().as_bytes()).to_hex().to_string(),
-            expires_at: self.now()?.latest_known().plus(key.lifetime),
-            removed_at: None,
-            write_id: self.client.write_id(),
-            unknown: Map::new(),
+            ..KeyRecord::new(fresh, new_task.task_type.clone(), expires_at, self.client.write_id())
         };
         let mut when = When::Absent;
         loop {
@@ -160,18 +169,11 @@ impl ObjectQueue {
 
     /// An expired record with the id of a task that never existed: the next submit under its key replaces it.
     pub(crate) fn expired_record(&self) -> Result<Bytes> {
-        let expires_at = StoreTime::from_millis(0);
-        let record = KeyRecord {
-            format: FORMAT,
-            task_id: TaskId::from_random(self.client.host().random_bits()),
-            task_type: TaskType::checked("task type", "quarantined")?,
-            input_hash: String::new(),
-            expires_at,
-            removed_at: Some(expires_at),
-            write_id: self.client.write_id(),
-            unknown: Map::new(),
-        };
-        Ok(record.to_bytes())
+        let (id, expires_at) =
+            (TaskId::from_random(self.client.host().random_bits()), StoreTime::from_millis(0));
+        let task_type = TaskType::checked("task type", "quarantined")?;
+        let record = KeyRecord::new(id, task_type, expires_at, self.client.write_id());
+        Ok(KeyRecord { removed_at: Some(expires_at), ..record }.to_bytes())
     }
 
     /// Removes an expired idempotency record: a tombstone at its task id, a mark in the record, then one delete that

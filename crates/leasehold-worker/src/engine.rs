@@ -14,7 +14,7 @@ use leasehold_queue::source::{
     ClaimedTask, Duty, DutyPlan, Slot, Slots, SourceStatus, TaskInSlot, TaskSource, next_or,
 };
 use leasehold_store::HostExt;
-use leasehold_store::host::{Host, Instant, Running};
+use leasehold_store::host::{Host, Instant};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +53,13 @@ pub(crate) async fn run(
     let status = source.status();
     let renewer = renew::run(runner.host.clone(), status.clone(), runs);
     let renewing = runner.host.spawn_thread("leasehold-renew", Box::pin(renewer));
-    let duties = spawn_duties(&*source, &runner, &slots);
+    let duties = run_duties(source.duties(), source.status(), runner.host.clone(), slots.clone());
+    let duties = runner.host.spawn(Box::pin(async move {
+        if let Err(error) = duties.await {
+            // The source fails with the same error, or other workers do these duties.
+            tracing::warn!(%error, "duties stopped, expired claims are no longer recovered by this worker");
+        }
+    }));
     let engine = Engine { runner, slots, status, renewals, stopping: CancellationToken::new() };
     let work = Box::pin(engine.work(&mut *source, &shutdown));
     // In this order, so that a task that ends after the request to drain frees its slot when the slots are closed.
@@ -67,16 +73,6 @@ pub(crate) async fn run(
     drop(engine);
     renewing.await;
     ended.and(closed)
-}
-
-fn spawn_duties(source: &dyn TaskSource, runner: &TaskRunner, slots: &Slots) -> Running {
-    let duties = run_duties(source.duties(), source.status(), runner.host.clone(), slots.clone());
-    runner.host.spawn(Box::pin(async move {
-        if let Err(error) = duties.await {
-            // The source fails with the same error, or other workers do these duties.
-            tracing::warn!(%error, "duties stopped, expired claims are no longer recovered by this worker");
-        }
-    }))
 }
 
 impl Engine {

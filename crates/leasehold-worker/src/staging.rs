@@ -191,10 +191,8 @@ impl StagedRun {
                 let staging = json!({"name": name, "artifact": artifact, "bytes": bytes, "of": of});
                 self.run.set_progress(json!({"staging": staging}));
             };
-            let artifact_io = files.artifact_io().map_err(|error| not_staged(name, &error))?;
-            let file =
-                artifact_io.fetch(artifact, &report).await.map_err(|error| not_staged(name, &error))?;
-            files.staged.insert(name.clone(), file);
+            let fetched = async { files.artifact_io()?.fetch(artifact, &report).await }.await;
+            files.staged.insert(name.clone(), fetched.map_err(|error| not_staged(name, &error))?);
         }
         Ok(files)
     }

@@ -305,9 +305,9 @@ async fn checkout(
         (Some(until), _) => until,
         (None, lasting) => supervisor.now().await?.latest_known().plus(lasting.unwrap_or_default()),
     };
-    let names: Option<Vec<_>> =
-        args.shards.as_ref().map(|text| text.split(',').map(|name| name.trim().to_owned()).collect());
-    let taken = supervisor.check_out(args.most.unwrap_or(usize::MAX), names.as_deref(), until).await?;
+    let names = args.shards.iter().flat_map(|text| text.split(','));
+    let names: Vec<_> = names.map(|name| name.trim().to_owned()).collect();
+    let taken = supervisor.check_out(args.most.unwrap_or(usize::MAX), &names, until).await?;
     if printer.is_json() {
         line(json!({"checked_out": taken, "until": until}));
     } else {

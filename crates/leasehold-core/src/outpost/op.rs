@@ -8,7 +8,9 @@ use serde_json::Value;
 use std::time::Duration;
 
 use super::lease::ClockSource;
+use crate::error::{Error, Kind, Result};
 use crate::ids::{Artifacts, LeaseId, Name, TaskId, WriteId};
+use crate::step::Event;
 use crate::time::StoreTime;
 
 /// Operation of this node on a task.
@@ -102,6 +104,27 @@ pub enum OpKind {
 }
 
 impl OpKind {
+    /// The operation for an event that ends a claim.
+    pub fn ending(event: Event) -> Result<Self> {
+        Ok(match event {
+            Event::Complete { lease_id, output, results } => Self::Complete { lease_id, output, results },
+            Event::Fail { lease_id, error, retryable, after } => {
+                Self::Fail { lease_id, error, retryable, after, max_attempts: None }
+            }
+            Event::Exhaust { lease_id, error, max_attempts } => {
+                let max_attempts = Some(max_attempts);
+                Self::Fail { lease_id, error, retryable: false, after: None, max_attempts }
+            }
+            Event::Snooze { lease_id, until } => Self::Release { lease_id, until: Some(until) },
+            Event::Release { lease_id } => Self::Release { lease_id, until: None },
+            Event::Stop { lease_id } => Self::Stop { lease_id },
+            event => {
+                let message = format!("`{}` does not end a claim", event.name());
+                return Err(Error::new(Kind::Internal, message));
+            }
+        })
+    }
+
     /// Name of the operation.
     #[must_use]
     pub fn name(&self) -> &'static str {

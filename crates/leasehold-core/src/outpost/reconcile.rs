@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-use super::op::OpKind;
+use super::op::{Op, OpKind};
 use crate::error::{Error, Result};
 use crate::ids::{LeaseId, WriteId};
 use crate::task::{State, Status, Task};
@@ -84,6 +84,20 @@ pub struct KnownState {
     pub from: Option<LeaseId>,
     /// Write by which the task was submitted on this node.
     pub write_id: Option<WriteId>,
+}
+
+impl KnownState {
+    /// The state on which an operation of the node is based.
+    #[must_use]
+    pub fn of(op: &Op) -> Self {
+        let (from, write_id) = match &op.kind {
+            OpKind::Claim { from, .. } => (from.clone(), None),
+            OpKind::Submit { write_id, .. } => (None, Some(write_id.clone())),
+            _ => (None, None),
+        };
+        let lease_id = op.kind.lease_id().cloned();
+        Self { generation: op.generation, epoch: op.epoch, lease_id, from, write_id }
+    }
 }
 
 /// State of a task in the bucket: a column of the table.

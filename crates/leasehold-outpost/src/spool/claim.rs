@@ -13,7 +13,7 @@ use leasehold_store::HostExt;
 use leasehold_store::mutant::breaks;
 use std::time::Duration;
 
-use super::change::{ChangeOutcome, FileChange, LeaseChange, SpoolChange, internal, json};
+use super::change::{ChangeOutcome, FileChange, LeaseChange, SpoolChange, json};
 use super::folder::{LeaseFile, TaskFolder};
 use super::outbox::op;
 use super::record::NotedRecord;
@@ -220,7 +220,7 @@ impl TaskFolder<'_> {
             context.by = claim.by.to_string();
         }
         let next = step(task, &event, &context).map_err(|why| refused(&self.id, &why))?.task;
-        let op = op(task, &noted.note, now, end_kind(event)?);
+        let op = op(task, &noted.note, now, OpKind::ending(event)?);
         // A check-out ends with its claim.
         let mut note = noted.note.stamped(now);
         note.checkout = None;
@@ -253,22 +253,4 @@ pub(super) fn running(spool: &Spool, noted: &NotedRecord, lease: &DiskLease, now
     task.state =
         State::Running(Claim { by, expires_at: lease.expires_at, renewed_at: None, cancel_requested });
     Ok(task)
-}
-
-/// The operation that records the end of a claim in the bucket.
-pub(super) fn end_kind(event: Event) -> Result<OpKind> {
-    Ok(match event {
-        Event::Complete { lease_id, output, results } => OpKind::Complete { lease_id, output, results },
-        Event::Fail { lease_id, error, retryable, after } => {
-            OpKind::Fail { lease_id, error, retryable, after, max_attempts: None }
-        }
-        Event::Exhaust { lease_id, error, max_attempts } => {
-            let max_attempts = Some(max_attempts);
-            OpKind::Fail { lease_id, error, retryable: false, after: None, max_attempts }
-        }
-        Event::Snooze { lease_id, until } => OpKind::Release { lease_id, until: Some(until) },
-        Event::Release { lease_id } => OpKind::Release { lease_id, until: None },
-        Event::Stop { lease_id } => OpKind::Stop { lease_id },
-        event => return Err(internal(&format!("`{}` does not end a claim", event.name()))),
-    })
 }

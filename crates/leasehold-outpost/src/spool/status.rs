@@ -8,7 +8,6 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use super::change::{LeaseChange, internal};
-use super::claim::end_kind;
 use super::folder::LeaseFile;
 use super::outbox::{Conflict, op};
 use super::record::Note;
@@ -92,7 +91,7 @@ impl Spool {
     /// Keeps a result whose task another worker holds by now: no finished result is discarded.
     pub fn keep_late_result(&self, held: &HeldTask, settlement: Settlement) -> Result<()> {
         let now = self.now();
-        let kind = end_kind(settlement.event(held.lease.lease_id.clone(), now.present()))?;
+        let kind = OpKind::ending(settlement.event(held.lease.lease_id.clone(), now.present()))?;
         if !matches!(kind, OpKind::Complete { .. }) {
             return Ok(());
         }

@@ -105,8 +105,9 @@ impl BucketLink {
                 &step.known,
                 self.queue.now()?,
             );
+            let config = self.spool.config();
             let action =
-                reconcile(step.local, bucket_state, self.consistency(), self.finish_after_takeover());
+                reconcile(step.local, bucket_state, config.consistency, config.finish_after_takeover);
             let SyncAction::Write(write) = action else {
                 if !is_fresh {
                     snapshot = self.queue.load(Purpose::Sync, id).await?;
@@ -361,10 +362,6 @@ impl BucketLink {
             return Ok(false);
         }
         Ok(true)
-    }
-
-    fn finish_after_takeover(&self) -> bool {
-        self.spool.config().finish_after_takeover
     }
 }
 

@@ -3,7 +3,9 @@
 
 use leasehold_core::limits::PLAN_AHEAD_MAX;
 use leasehold_core::outpost::{ClockSource, Consistency, DiskLease, NodeState, Op, OpKind};
-use leasehold_core::{Error, Event, Index, Kind, LeaseId, Now, Result, Shard, ShardRange, State, StoreTime};
+use leasehold_core::{
+    Error, Event, Index, IndexLocation, Kind, LeaseId, Now, Result, State, StoreTime, Task,
+};
 use leasehold_queue::TaskSnapshot;
 use leasehold_queue::discover::KeyRange;
 use leasehold_store::{HostExt, Purpose};
@@ -14,18 +16,16 @@ use super::{BucketLink, Supervisor};
 use crate::spool::{Checkout, LocalTask};
 
 impl Supervisor {
-    /// Claims up to `most` free tasks for this node until `until`: of all shards, or only of some.
-    pub async fn check_out(
-        &mut self,
-        most: usize,
-        shards: Option<&[String]>,
-        until: StoreTime,
-    ) -> Result<u64> {
+    /// Claims up to `most` free tasks for this node until `until`: of these shards, or of all if none is named.
+    pub async fn check_out(&mut self, most: usize, shards: &[String], until: StoreTime) -> Result<u64> {
         let link = self.link().await?;
         let _lock = self.lock().await?;
         let len = link.queue.shard_len();
-        let parse = |names: &[String]| names.iter().map(|name| len.parse(name)).collect::<Result<Vec<_>>>();
-        let shards = shards.filter(|names| !names.is_empty()).map(parse).transpose()?;
+        let of_shard = |name: &String| Ok(KeyRange::at(&IndexLocation::Ready(len.parse(name)?)));
+        let mut ranges = shards.iter().map(of_shard).collect::<Result<Vec<_>>>()?;
+        if ranges.is_empty() {
+            ranges.push(KeyRange::whole(Index::Ready));
+        }
         let now = link.queue.now()?;
         if !now.is_before(until) {
             return Err(Error::invalid(format!("check-out must end in the future, got {until}")));
@@ -36,13 +36,6 @@ impl Supervisor {
         }
         // Operations of this node are sent first.
         link.push().await?;
-        let ranges = shards.map_or_else(
-            || vec![KeyRange::whole(Index::Ready)],
-            |shards| {
-                let range = |shard: Shard| ShardRange { first: shard.clone(), last: shard };
-                shards.into_iter().map(|shard| KeyRange::of(Index::Ready, &range(shard))).collect()
-            },
-        );
         let (mut taken, most) = (0, u64::try_from(most).unwrap_or(u64::MAX));
         let page = link.queue.discover(Purpose::Sync, ranges).await?;
         for hit in page.due {
@@ -93,7 +86,7 @@ impl BucketLink {
         if self.is_recently_renewed(copy, &lease.lease_id, self.queue.now()?) {
             return Ok(());
         }
-        let op = claim_op(copy, &lease.lease_id, lease.epoch);
+        let op = claim_op(&copy.task, copy.base_rev, &lease.lease_id, lease.epoch);
         let has_started = !lease.tentative || self.consistency() == Consistency::Relaxed;
         let step = SyncStep { is_unconfirmed: lease.tentative, ..SyncStep::of(&op, has_started, self) };
         self.apply_now(&step).await
@@ -143,7 +136,7 @@ impl BucketLink {
         if !self.spool.on_disk(move |spool| spool.withdraw(&id, &lease_id)).await? {
             return Ok(());
         }
-        let op = claim_op(copy, &checkout.lease_id, checkout.epoch);
+        let op = claim_op(&copy.task, copy.base_rev, &checkout.lease_id, checkout.epoch);
         if checkout.is_extended {
             let kind = OpKind::Release { lease_id: checkout.lease_id.clone(), until: None };
             return self.apply_now(&SyncStep::of(&Op { kind, ..op }, false, self)).await;
@@ -161,10 +154,7 @@ impl BucketLink {
     async fn check_out_one(&self, snapshot: &TaskSnapshot, until: StoreTime) -> Result<bool> {
         let (now, task) = (self.queue.now()?.earliest, &snapshot.task);
         let (worker, lease_id) = (self.spool.config().node_id.clone(), self.host().random_name());
-        let kind = OpKind::Claim { lease_id: lease_id.clone(), from: None, is_unused: false };
-        let (epoch, clock) = (task.epoch.saturating_add(1), ClockSource::Bucket);
-        let (generation, base_rev) = (task.generation, task.rev);
-        let intent = Op { task: task.id, generation, epoch, base_rev, at: now, clock, kind };
+        let intent = Op { at: now, ..claim_op(task, task.rev, &lease_id, task.epoch.saturating_add(1)) };
         let seq = self.spool.on_disk(move |spool| spool.append(&intent)).await?;
         let claim = Event::Claim { worker, lease_id: lease_id.clone(), lease: until.since(now) };
         let claimed = self.queue.update_if(snapshot, &claim).await?.done();
@@ -181,14 +171,14 @@ impl BucketLink {
     }
 }
 
-/// Creates the operation of a claim that the node already has.
-fn claim_op(copy: &LocalTask, lease_id: &LeaseId, epoch: u64) -> Op {
+/// Creates the operation of a claim of this node.
+fn claim_op(task: &Task, base_rev: u64, lease_id: &LeaseId, epoch: u64) -> Op {
     Op {
-        task: copy.task.id,
-        generation: copy.task.generation,
+        task: task.id,
+        generation: task.generation,
         epoch,
-        base_rev: copy.base_rev,
-        at: copy.task.updated_at,
+        base_rev,
+        at: task.updated_at,
         clock: ClockSource::Bucket,
         kind: OpKind::Claim { lease_id: lease_id.clone(), from: None, is_unused: false },
     }

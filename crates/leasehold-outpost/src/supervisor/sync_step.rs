@@ -19,20 +19,8 @@ pub(super) struct SyncStep<'a> {
 
 impl<'a> SyncStep<'a> {
     pub(super) fn of(op: &'a Op, has_started: bool, by: &BucketLink) -> Self {
-        let lease_id = op.kind.lease_id().cloned();
-        let (from, write_id) = match &op.kind {
-            OpKind::Claim { from, .. } => (from.clone(), None),
-            OpKind::Submit { write_id, .. } => (None, Some(write_id.clone())),
-            _ => (None, None),
-        };
-        let known = KnownState {
-            generation: op.generation,
-            epoch: op.epoch,
-            lease_id: lease_id.clone(),
-            from,
-            write_id,
-        };
-        let lease_id = lease_id.unwrap_or_else(|| by.host().random_name());
+        let known = KnownState::of(op);
+        let lease_id = known.lease_id.clone().unwrap_or_else(|| by.host().random_name());
         let is_unconfirmed = matches!(op.kind, OpKind::Claim { .. });
         Self { local: NodeState::of(&op.kind, has_started), op, lease_id, known, is_unconfirmed }
     }

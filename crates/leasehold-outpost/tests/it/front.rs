@@ -2,6 +2,7 @@
 
 use futures::TryStreamExt;
 use leasehold_core::{Kind, Reason, Rejected, Status};
+use leasehold_outpost::QueueType;
 use leasehold_queue::{Filter, Queue, Scope, Transition, UniqueKey};
 use serde_json::json;
 use std::time::Duration;
@@ -65,4 +66,13 @@ async fn what_an_outpost_does_not_have_is_refused_with_what_to_use_instead() {
         let way_out = "; open its queue in the bucket instead, with LEASEHOLD_QUEUE_TYPE=bucket";
         assert!(message.ends_with(way_out), "{message}");
     }
+}
+
+#[test]
+fn the_error_for_an_unknown_type_names_the_known_ones() {
+    for kind in [QueueType::Bucket, QueueType::Filesystem] {
+        assert_eq!(kind.to_string().parse::<QueueType>().unwrap(), kind);
+    }
+    let error = "folder".parse::<QueueType>().unwrap_err();
+    assert_eq!(error.to_string(), "unknown queue type `folder`; use bucket or filesystem");
 }

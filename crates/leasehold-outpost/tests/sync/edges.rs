@@ -29,7 +29,7 @@ pub(crate) async fn one_task(
 
 pub(crate) async fn check_out(cluster: &TestCluster, node: &mut Node, duration: Duration) -> u64 {
     let until = cluster.queue.now().unwrap().earliest.plus(duration);
-    node.supervisor.check_out(10, None, until).await.unwrap()
+    node.supervisor.check_out(10, &[], until).await.unwrap()
 }
 
 /// Writes a change of another client to the bucket.

@@ -93,7 +93,7 @@ async fn a_check_out_continues_is_claimed_again_or_dropped() {
     let (cluster, mut node, id) = disconnected_node(Strict).await;
     node.reconnect();
     let until = cluster.queue.now().unwrap().earliest.plus(minutes(60));
-    assert_eq!(node.supervisor.check_out(10, None, until).await.unwrap(), 1);
+    assert_eq!(node.supervisor.check_out(10, &[], until).await.unwrap(), 1);
     let epoch = cluster.get(&id).await.epoch;
     assert_eq!(cluster.get(&id).await.status(), Status::Running);
     // Live: no request to the bucket.
@@ -107,7 +107,7 @@ async fn a_check_out_continues_is_claimed_again_or_dropped() {
     assert_eq!(cluster.get(&id).await.status(), Status::Pending);
     // Expired and still ours: claimed again, with a new epoch.
     let until = cluster.queue.now().unwrap().earliest.plus(minutes(5));
-    node.supervisor.check_out(10, None, until).await.unwrap();
+    node.supervisor.check_out(10, &[], until).await.unwrap();
     cluster.advance(minutes(6));
     node.sync().await;
     let again = cluster.get(&id).await;
@@ -120,7 +120,7 @@ async fn a_check_out_continues_is_claimed_again_or_dropped() {
     assert_eq!(cluster.get(&id).await.status(), Status::Pending);
     // Held by another worker: removed.
     let until = cluster.queue.now().unwrap().earliest.plus(minutes(5));
-    node.supervisor.check_out(10, None, until).await.unwrap();
+    node.supervisor.check_out(10, &[], until).await.unwrap();
     node.cut();
     cluster.advance(minutes(6));
     let snapshot = cluster.queue.load(Purpose::Admin, &id).await.unwrap().unwrap();
@@ -241,7 +241,7 @@ async fn a_completion_is_recorded_once_and_never_discarded() {
                     let (cluster, mut node, id) = disconnected_node(Strict).await;
                     node.reconnect();
                     let until = cluster.queue.now().unwrap().earliest.plus(minutes(5));
-                    node.supervisor.check_out(1, None, until).await.unwrap();
+                    node.supervisor.check_out(1, &[], until).await.unwrap();
                     node.cut();
                     (cluster, node, id)
                 }

@@ -155,7 +155,7 @@ async fn a_strict_node_without_the_bucket_starts_only_what_was_checked_out() {
     let (first, second) = (cluster.submit().await, cluster.submit().await);
     let mut node = cluster.node("pi-1");
     let until = cluster.queue.now().unwrap().earliest.plus(minutes(60));
-    assert_eq!(node.supervisor.check_out(1, None, until).await.unwrap(), 1);
+    assert_eq!(node.supervisor.check_out(1, &[], until).await.unwrap(), 1);
     node.sync().await;
     node.cut();
     let mut started = Vec::new();

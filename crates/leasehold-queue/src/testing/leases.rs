@@ -32,7 +32,6 @@ use leasehold_store::testing::FakeHost;
 use leasehold_store::testing::conformance::Violation;
 use leasehold_store::{Client, Host, HostExt, List, Purpose, Store, SystemHost, When};
 use serde_json::{Map, Value};
-use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -193,15 +192,6 @@ impl LeaseSuite {
     /// Two processes, the first of them of this kind, and a key for their lease.
     async fn pair(&self, key: &str, first: fn(Process) -> Process) -> (Process, Process, String) {
         (first(self.process("first").await), self.process("second").await, self.key(key))
-    }
-}
-
-impl fmt::Debug for LeaseSuite {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Suite")
-            .field("root", &self.root)
-            .field("extent", &self.extent)
-            .finish_non_exhaustive()
     }
 }
 

@@ -155,17 +155,15 @@ async fn a_queue_is_never_created_over_tasks_and_can_be_restored() {
     assert_eq!(audit::keys(&world.store, "").await, before);
     assert_eq!(world.queue.check(true).await.unwrap_err().kind(), Kind::Corrupt);
     let wrong = QueueConfig { shard_prefix_len: Some(3), ..QueueConfig::default() };
-    let error = ObjectQueue::restore(client(&world, world.store.clone()), wrong).await.unwrap_err();
+    let error = Queue::restore(client(&world, world.store.clone()), wrong).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "shard_prefix_len is set to 3, but the tasks are in shards of 2 digits; remove the setting, or correct it"
     );
-    let restored =
-        ObjectQueue::restore(client(&world, world.store.clone()), QueueConfig::default()).await.unwrap();
-    assert_eq!(restored.shard_len().digits(), 2);
+    let restored = Queue::restore(client(&world, world.store.clone()), QueueConfig::default()).await.unwrap();
+    assert_eq!(restored.objects().unwrap().shard_len().digits(), 2);
     assert_eq!(restored.get(&id).await.unwrap().id, id);
-    let again =
-        ObjectQueue::restore(client(&world, world.store.clone()), QueueConfig::default()).await.unwrap();
+    let again = Queue::restore(client(&world, world.store.clone()), QueueConfig::default()).await.unwrap();
     assert_eq!(again.meta(), restored.meta());
 }
 
@@ -176,7 +174,7 @@ async fn a_queue_is_not_restored_while_tasks_are_in_shards_of_two_lengths() {
     world.store.delete("queue.json").await.unwrap();
     world.overwrite(&format!("tasks/0/{id}.json"), "{}").await;
     let error =
-        ObjectQueue::restore(client(&world, world.store.clone()), QueueConfig::default()).await.unwrap_err();
+        Queue::restore(client(&world, world.store.clone()), QueueConfig::default()).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Corrupt);
     assert!(error.to_string().contains("tasks/ has shards of 1 digit and of 2 digits"), "{error}");
     assert!(audit::value(&world.store, "queue.json").await.is_none());

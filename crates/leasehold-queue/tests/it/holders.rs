@@ -1,10 +1,13 @@
 //! Listing leases and their holders, and the cost of it.
 
 use futures::TryStreamExt;
-use leasehold_core::{HexName, Holder, ShardRange, keys};
+use leasehold_core::lease::Take;
+use leasehold_core::{HexName, Holder, Lease, Now, ShardRange, StoreTime, keys};
 use leasehold_queue::LeaseState::{Corrupt, Expired, Free, Held};
-use leasehold_queue::{HeldLease, LeaseInfo, Leases, ObjectQueue, QueueConfig, Taken, break_lease};
-use leasehold_store::{Client, MemoryStore};
+use leasehold_queue::{
+    HeldLease, LeaseInfo, Leases, ObjectQueue, PeerLeaseCache, QueueConfig, Taken, break_lease,
+};
+use leasehold_store::{Client, ListEntry, MemoryStore};
 use serde_json::Map;
 use std::sync::Arc;
 
@@ -85,4 +88,24 @@ async fn worker_ids_are_read_in_order_and_other_objects_left_out() {
     assert_eq!(requests(&world.queue, &before), [0, 2, 1, 0]);
     let names: Vec<_> = names.iter().map(|(name, _, seen)| (name.as_str(), seen.state)).collect();
     assert_eq!(names, [("w1", Held), ("w2", Held)]);
+}
+
+/// The lease is taken and released within the second of its timestamp; the cached copy says held until it
+/// expires.
+#[test]
+fn a_lease_released_in_the_second_of_its_stamp_is_free() {
+    let (now, stamp) = (Now::exactly(StoreTime::from_millis(5_500)), StoreTime::from_millis(5_000));
+    let holder = Holder { worker_id: worker("w"), instance: HexName::from_random(1), ttl: secs(30) };
+    let Take::Write(lease) = Lease::take(None, &Map::new(), &holder, now, HexName::from_random(2)) else {
+        panic!("it was free")
+    };
+    let listed = |lease: &Lease| {
+        let size = lease.write().len() as u64;
+        ListEntry { key: "k".into(), modified: stamp, size }
+    };
+    let mut others = PeerLeaseCache::new(holder.ttl);
+    others.insert("k", Some(stamp), Some(lease.expires_at));
+    assert_eq!(others.is_held(&listed(&lease), now), Some(true));
+    let released = lease.released(now, HexName::from_random(3));
+    assert_eq!(others.is_held(&listed(&released), now), Some(false));
 }

@@ -77,7 +77,7 @@ impl OutpostActors {
         let now = supervisor.now().await?;
         let until = now.latest_known().plus(SECOND * 60 + host.random_below(Duration::from_mins(30)));
         let most = 1 + random_index(host, 4);
-        let taken = supervisor.check_out(most, None, until).await?;
+        let taken = supervisor.check_out(most, &[], until).await?;
         Ok(format!("checked out {taken} until {until}"))
     }
 
