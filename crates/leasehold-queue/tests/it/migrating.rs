@@ -410,7 +410,7 @@ async fn a_dry_run_reports_the_plan_and_writes_nothing() {
     switch(&world.queue, 2).await.unwrap();
     let plan = queue.plan_migration(2).await.unwrap();
     assert!(
-        plan.under_way.unwrap().starts_with("the objects of shard_prefix_len 1, left at"),
+        plan.under_way.unwrap().starts_with("the keys of shard_prefix_len 1, in use until"),
         "to be removed"
     );
 }
