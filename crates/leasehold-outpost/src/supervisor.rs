@@ -189,7 +189,7 @@ impl Supervisor {
                         tracing::warn!(%error, "bucket is unreachable, retrying every cycle");
                     }
                 }
-                // The connection worked before: the layout of the queue or the credentials may have changed. Reconnects until
+                // The connection worked before: the number of shards or the credentials may have changed. Reconnects until
                 // an operator has fixed it.
                 Err(error) if self.link.is_some() => {
                     if !std::mem::replace(&mut self.is_down, true) {

@@ -78,7 +78,7 @@ impl Queue {
         })
     }
 
-    /// Submits many tasks; the answer is a list of receipts and errors, in the order of the tasks.
+    /// Submits many tasks; the answer is a list of results and errors, in the order of the tasks.
     fn submit_many(&self, event_queue: &PyEventQueue, number: u64, tasks: Vec<String>) -> PyResult<Call> {
         self.call(event_queue, number, move |queue| async move { encode(submit_many(&queue, &tasks).await) })
     }

@@ -130,7 +130,7 @@ impl ObjectQueue {
     pub async fn check(&self, repair: bool) -> Result<Checked> {
         let mut checked = Checked::default();
         if repair {
-            // Always read again: by an outdated layout the entries of all tasks would look dangling.
+            // Always read again: by an outdated number of shards the entries of all tasks would look dangling.
             self.refresh_meta().await?;
             self.ensure_allowed(Intent::Change).await?;
         }

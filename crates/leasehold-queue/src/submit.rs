@@ -89,7 +89,7 @@ impl ObjectQueue {
         // Without a key the id is private to this submit: if no attempt has an unknown outcome, the record will never be
         // written, so that its entry can never become valid, and is removed without a fence.
         let is_new = self.put_task(&task, started, (!is_shared).then_some(&entry)).await?;
-        // A write that took longer than the layout can be trusted may have been applied at an outdated key.
+        // A write that took longer than the copy of `queue.json` can be trusted may have been applied at an outdated key.
         self.ensure_meta_current().await.map_err(|error| outcome_unknown(&task, error))?;
         if self.was_suspended(started) {
             // The put took so long that the entry may have been removed meanwhile. It is written again before the

@@ -67,7 +67,7 @@ impl ObjectQueue {
             return Err(Error::new(Kind::Unavailable, message));
         }
         let created = self.put_created(&task, &when).await?;
-        // A write that took longer than the layout can be trusted may have been applied at an outdated key.
+        // A write that took longer than the copy of `queue.json` can be trusted may have been applied at an outdated key.
         self.ensure_meta_current().await.map_err(Error::with_unknown_outcome)?;
         if created.is_done() {
             if self.was_suspended(started) {
