@@ -109,7 +109,7 @@ impl Client {
     }
 
     /// Logs an outage of the store, unless it is logged already.
-    pub fn report_outage(&self) {
+    fn report_outage(&self) {
         self.health.report(|| self.store.describe());
     }
 
@@ -343,7 +343,15 @@ impl Client {
         match answer {
             Ok(_) if !self.health.is_failing() => {}
             Ok(_) => self.health.succeeded(class, || self.store.describe(), self.host.instant()),
-            Err(failure) => self.health.failed(class, failure, self.host.instant()),
+            Err(failure) => {
+                let now = self.host.instant();
+                self.health.failed(class, failure, now);
+                // Others are reported by the retry budget, which knows if it tries them again.
+                let is_refused = matches!(failure.cause, Cause::Final(_));
+                if is_refused && self.health.outage().is_some_and(|it| now.since(it.since) >= REPORT_AFTER) {
+                    self.report_outage();
+                }
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -213,6 +213,36 @@ fn a_worker_reports_once_that_its_folder_refuses_writes_and_once_that_it_is_back
     let printed = worker.interrupt();
     let warnings: Vec<_> = printed.lines().filter(|line| line.contains(" WARN ")).collect();
     assert_eq!(warnings.len(), 2, "{printed}");
+}
+
+/// Its only slot is occupied by a result that cannot be recorded, so it does not scan for tasks meanwhile.
+#[test]
+fn a_worker_without_a_free_slot_reports_that_its_folder_refuses_results() {
+    let (fixture, outside) = (QueueFixture::new(), tempfile::tempdir().unwrap());
+    let program = public_program(outside.path());
+    let marks = outside.path().join("marks");
+    std::fs::create_dir(&marks).unwrap();
+    std::fs::set_permissions(&marks, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let (started, proceed) = (marks.join("started"), marks.join("proceed"));
+    let wait =
+        format!("touch {}; until test -e {}; do sleep 0.1; done", started.display(), proceed.display());
+    let exec = format!("a=sh -c '{wait}'");
+    // No claim expires during the test, so the slot becomes free only when the result is recorded.
+    let args = ["worker", "--concurrency", "1", "--lease-secs", "3600", "--exec", &exec];
+    let mut command = unprivileged_command(&fixture, &program, &args);
+    command.env("LEASEHOLD_LOG", "warn");
+    let mut worker = RunningCommand::start(command);
+    worker.until("worker w-");
+    assert!(unprivileged_command(&fixture, &program, &["submit", "-t", "a"]).status().unwrap().success());
+    until(|| started.exists());
+    set_writable(&fixture, false);
+    std::fs::write(&proceed, "").unwrap();
+    worker.until("store refuses requests, retrying");
+    set_writable(&fixture, true);
+    worker.until("store available again");
+    until(|| fixture.run(&["list", "--status", "completed", "--json"]).lines().count() == 1);
+    let printed = worker.interrupt();
+    assert_eq!(printed.matches(" WARN ").count(), 2, "{printed}");
 }
 
 #[test]

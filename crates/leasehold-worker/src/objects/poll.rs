@@ -16,7 +16,6 @@ use leasehold_core::scan::{
 use leasehold_core::{Error, Kind, Now, Result, TaskId};
 use leasehold_queue::source::{DrainWait, Slot, SlotState, SourceStatus, TaskInSlot, next_or};
 use leasehold_queue::{Bell, ClaimOutcome};
-use leasehold_store::health::REPORT_AFTER;
 use leasehold_store::host::Instant;
 use std::future::Future;
 use std::sync::Arc;
@@ -225,12 +224,8 @@ impl Poller {
     /// if there is something to claim, and the usual poll.
     fn until_probe(&mut self) -> Option<Duration> {
         let (now, outage) = (self.objects.host().instant(), self.objects.long_outage());
-        match &outage {
-            None => self.probe = None,
-            Some(outage) if now.since(outage.since) >= REPORT_AFTER => {
-                self.objects.queue.client().report_outage();
-            }
-            Some(_) => {}
+        if outage.is_none() {
+            self.probe = None;
         }
         self.schedule.until_probe(self.local(), outage.map(|outage| outage.pause(now)))
     }
