@@ -21,9 +21,12 @@
 //! | `source` | source of tasks for workers |
 //! | `follow` | reading without the lease |
 //! | `snapshot` | the live tasks in chunks, so that a replay is short |
+//! | `check`, `damage` | missing and corrupt parts: all of them, and what to do |
 
 mod broker;
+mod check;
 mod commit;
+mod damage;
 mod follow;
 mod handle;
 mod home;
