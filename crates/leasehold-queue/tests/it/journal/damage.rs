@@ -298,7 +298,7 @@ async fn a_missing_or_corrupt_part_of_a_folder_is_named_and_nothing_is_overwritt
     let (body, parts) = (fs::read(&epoch).unwrap(), journal.parts());
     for damage in [None, Some("x")] {
         fs::remove_file(&epoch).unwrap();
-        for damage in damage {
+        if let Some(damage) = damage {
             fs::write(&epoch, damage).unwrap();
         }
         let process = journal.process().await;
