@@ -19,6 +19,7 @@
 //! | `commit` | the commit that is being filled, and the answers that wait for it |
 //! | `request` | requests to a broker, and its answers |
 //! | `source` | source of tasks for workers |
+//! | `stage` | stages in the life of a broker |
 //! | `follow` | reading without the lease |
 //! | `snapshot` | the live tasks in chunks, so that a replay is short |
 //! | `check`, `damage` | missing and corrupt parts: all of them, and what to do |
@@ -36,6 +37,7 @@ mod open;
 mod request;
 mod snapshot;
 mod source;
+mod stage;
 
 pub use self::broker::maintenance::SnapshotLimits;
 use leasehold_core::journal::JournalState;

@@ -19,7 +19,8 @@
 //! | `model` | index and lease for a model checker (tests only) |
 //!
 //! Code that runs here must not draw random numbers of its own: use `tokio::select!` only with `biased;` and
-//! `futures::select_biased!` instead of `select!`, and do not iterate over a `HashMap`.
+//! `futures::select_biased!` instead of `select!`, do not iterate over a `HashMap`, and do not wait for one
+//! `tokio::sync::watch` in several futures of one task, which it wakes in random order.
 //!
 //! [`Store`]: leasehold_store::Store
 //! [`Host`]: leasehold_store::Host

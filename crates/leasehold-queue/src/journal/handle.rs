@@ -13,13 +13,14 @@ use leasehold_core::{Error, HexName, Kind, Now, Result, Task, TaskId};
 use leasehold_store::Client;
 use leasehold_store::host::{Running, lock};
 use std::sync::Mutex;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 
 use super::broker::Broker;
 use super::broker::maintenance::SnapshotLimits;
 use super::home::LogHome;
 use super::open::open;
 use super::request::{AnswerTo, BrokerRequest};
+use super::stage::{BrokerEnd, BrokerStage, StageSetter, StageView, stage};
 
 /// Maximum number of brokers that one request starts: one may end before it has received the request.
 const STARTS_MAX: u32 = 3;
@@ -44,26 +45,7 @@ struct RunningBroker {
 #[derive(Debug, Clone)]
 pub(super) struct BrokerLine {
     requests: mpsc::Sender<BrokerRequest>,
-    stage: watch::Receiver<BrokerStage>,
-}
-
-/// Stage in the life of a broker.
-#[derive(Debug, Clone)]
-enum BrokerStage {
-    Opening,
-    Serving,
-    Ended(BrokerEnd),
-}
-
-/// End of a broker.
-#[derive(Debug, Clone)]
-enum BrokerEnd {
-    /// It never served, for this reason.
-    NotOpened(Kind, String),
-    /// It was closed.
-    Closed,
-    /// It has stopped serving, for this reason.
-    Stopped(String),
+    stage: StageView,
 }
 
 impl BrokerSlot {
@@ -86,7 +68,7 @@ impl BrokerSlot {
         let (answer, answered) = oneshot::channel();
         let mut request = request(answer);
         for _ in 0..STARTS_MAX {
-            let mut line = self.serving().await?;
+            let line = self.serving().await?;
             match line.requests.send(request).await {
                 Ok(()) => {
                     return match answered.await {
@@ -148,16 +130,16 @@ impl BrokerSlot {
 
     /// Ends the broker of this process in order.
     pub(super) async fn close(&self) {
-        let Some(mut line) = self.current() else { return };
+        let Some(line) = self.current() else { return };
         // It may have ended by itself.
         let _ = line.requests.send(BrokerRequest::Close).await;
         // Every request has got its own answer, and a lease that could not be released expires.
-        line.ended().await;
+        line.stage.ended().await;
     }
 
     async fn serving(&self) -> Result<BrokerLine> {
         loop {
-            let mut line = self.line();
+            let line = self.line();
             if line.is_serving() {
                 return Ok(line);
             }
@@ -180,12 +162,12 @@ impl BrokerSlot {
 
     fn spawn(&self) -> RunningBroker {
         let (requests, received) = mpsc::channel(BROKER_REQUESTS_MAX);
-        let (sender, stage) = watch::channel(BrokerStage::Opening);
+        let (setter, stage) = stage();
         // Connections of its own: those of the caller's runtime may be blocked by a handler.
         let (client, home) = (self.client.detached(), self.home.clone());
         let work = async move {
-            let end = run(client, &home, received, &sender).await;
-            sender.send_replace(BrokerStage::Ended(end));
+            let end = run(client, &home, received, &setter).await;
+            setter.set(BrokerStage::Ended(end));
         };
         let work = self.client.host().spawn_thread("leasehold-broker", Box::pin(work));
         RunningBroker { line: BrokerLine { requests, stage }, _work: work }
@@ -196,13 +178,13 @@ async fn run(
     client: Client,
     home: &LogHome,
     requests: mpsc::Receiver<BrokerRequest>,
-    stage: &watch::Sender<BrokerStage>,
+    stage: &StageSetter,
 ) -> BrokerEnd {
     let opened = match open(&client, home).await {
         Ok(opened) => opened,
         Err(error) => return BrokerEnd::NotOpened(error.kind(), error.to_string()),
     };
-    stage.send_replace(BrokerStage::Serving);
+    stage.set(BrokerStage::Serving);
     tracing::info!(queue = %client.describe(), "this process is the broker of the queue");
     match Broker::new(client, opened, requests).serve().await {
         Ok(()) => BrokerEnd::Closed,
@@ -215,45 +197,29 @@ async fn run(
 
 impl BrokerLine {
     fn has_ended(&self) -> bool {
-        matches!(&*self.stage.borrow(), BrokerStage::Ended(_)) || self.stage.has_changed().is_err()
+        self.stage.has_ended()
     }
 
     fn is_serving(&self) -> bool {
-        !self.requests.is_closed() && matches!(&*self.stage.borrow(), BrokerStage::Serving)
+        !self.requests.is_closed() && self.stage.is_serving()
     }
 
-    /// Waits until the broker serves, or has ended.
-    async fn opened(&mut self) -> Option<BrokerEnd> {
-        let is_decided = |stage: &BrokerStage| !matches!(stage, BrokerStage::Opening);
-        let opened = self.stage.wait_for(is_decided).await.map(|stage| stage.clone());
-        match opened {
+    /// Waits until the broker serves, or has ended. Returns how it has ended.
+    async fn opened(&self) -> Option<BrokerEnd> {
+        match self.stage.opened().await {
             // It is closing.
-            Ok(BrokerStage::Serving) if self.requests.is_closed() => Some(self.ended().await),
-            Ok(BrokerStage::Serving) => None,
-            Ok(BrokerStage::Ended(end)) => Some(end),
-            Ok(BrokerStage::Opening) | Err(_) => Some(crashed()),
-        }
-    }
-
-    async fn ended(&mut self) -> BrokerEnd {
-        let ended = self.stage.wait_for(|stage| matches!(stage, BrokerStage::Ended(_))).await;
-        match ended.as_deref() {
-            Ok(BrokerStage::Ended(end)) => end.clone(),
-            _ => crashed(),
+            None if self.requests.is_closed() => Some(self.stage.ended().await),
+            opened => opened,
         }
     }
 
     /// Error of a request whose answer was dropped: the broker has ended, and the outcome is unknown.
-    async fn lost_answer(&mut self) -> Error {
-        let why = match self.ended().await {
+    async fn lost_answer(&self) -> Error {
+        let why = match self.stage.ended().await {
             BrokerEnd::NotOpened(_, why) | BrokerEnd::Stopped(why) => why,
             BrokerEnd::Closed => "it was closed".to_owned(),
         };
         let message = format!("outcome unknown: the broker ended before its answer: {why}");
         Error::new(Kind::Unavailable, message).with_unknown_outcome()
     }
-}
-
-fn crashed() -> BrokerEnd {
-    BrokerEnd::Stopped("its thread has ended".to_owned())
 }
