@@ -368,6 +368,15 @@ impl TryFrom<String> for Name {
     }
 }
 
+/// Finds the value with this name; the error lists all names.
+pub fn parse_name<T: Copy>(what: &str, text: &str, names: &[(&str, T)]) -> Result<T> {
+    let found = names.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+    found.ok_or_else(|| {
+        let names: Vec<_> = names.iter().map(|(name, _)| *name).collect();
+        Error::invalid(format!("unknown {what} `{text}`; use {}", names.join(" or ")))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,7 @@
 //! Settings of a queue that all processes of a node share (`outpost.json`), and the setting that selects a bucket or an
 //! outpost.
 
+use leasehold_core::ids::parse_name;
 use leasehold_core::outpost::Consistency;
 use leasehold_core::{Error, Kind, Name, Result};
 use serde::{Deserialize, Serialize};
@@ -87,11 +88,7 @@ impl FromStr for SpoolDurability {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "full" => Ok(Self::Full),
-            "light" => Ok(Self::Light),
-            _ => Err(Error::invalid(format!("unknown durability `{text}`; use full or light"))),
-        }
+        parse_name("durability", text, &[("full", Self::Full), ("light", Self::Light)])
     }
 }
 
@@ -122,11 +119,7 @@ impl FromStr for QueueType {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "bucket" => Ok(Self::Bucket),
-            "filesystem" => Ok(Self::Filesystem),
-            _ => Err(Error::invalid(format!("unknown queue type `{text}`; use bucket or filesystem"))),
-        }
+        parse_name("queue type", text, &[("bucket", Self::Bucket), ("filesystem", Self::Filesystem)])
     }
 }
 

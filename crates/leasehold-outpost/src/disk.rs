@@ -89,7 +89,7 @@ impl Disk {
             let file = self.act("create", "write", &path, || create_new(&path))?;
             self.write_file(&path, &file, body, Durable::Yes)?;
         }
-        self.sync(&temp.path, Durable::Yes)?;
+        self.sync(&temp.path, &temp.file, Durable::Yes)?;
         Ok(temp)
     }
 
@@ -187,7 +187,7 @@ impl Disk {
     /// Writes an open file, and syncs it if it must be durable.
     fn write_file(&self, path: &Path, mut file: &File, body: &[u8], durable: Durable) -> Result<()> {
         self.act("write", "write", path, || file.write_all(body))?;
-        self.sync_open(path, file, durable)
+        self.sync(path, file, durable)
     }
 
     /// Creates and locks a file or directory in `tmp/`. Retries if another process has swept it before it was locked.
@@ -220,18 +220,12 @@ impl Disk {
     }
 
     fn sync_parent(&self, path: &Path, durable: Durable) -> Result<()> {
-        path.parent().map_or(Ok(()), |parent| self.sync(parent, durable))
+        let Some(parent) = path.parent().filter(|_| durable == Durable::Yes) else { return Ok(()) };
+        let opened = File::open(parent).map_err(|error| io_error("open", parent, error))?;
+        self.sync(parent, &opened, durable)
     }
 
-    fn sync(&self, directory: &Path, durable: Durable) -> Result<()> {
-        if durable == Durable::No {
-            return Ok(());
-        }
-        let opened = File::open(directory).map_err(|error| io_error("open", directory, error))?;
-        self.sync_open(directory, &opened, durable)
-    }
-
-    fn sync_open(&self, path: &Path, file: &File, durable: Durable) -> Result<()> {
+    fn sync(&self, path: &Path, file: &File, durable: Durable) -> Result<()> {
         if durable == Durable::No {
             return Ok(());
         }

@@ -6,6 +6,7 @@
 
 use aws_lc_rs::digest;
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+use leasehold_core::ids::parse_name;
 use leasehold_core::piece::PieceCut;
 use leasehold_core::{ArtifactId, Error, Result};
 use serde::{Deserialize, Serialize};
@@ -80,11 +81,7 @@ impl FromStr for Algorithm {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "blake3" => Ok(Self::Blake3),
-            "sha256" => Ok(Self::Sha256),
-            _ => Err(Error::invalid(format!("unknown hash `{text}`; use blake3 or sha256"))),
-        }
+        parse_name("hash", text, &[("blake3", Self::Blake3), ("sha256", Self::Sha256)])
     }
 }
 

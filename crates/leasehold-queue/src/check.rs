@@ -149,7 +149,7 @@ impl ObjectQueue {
             );
             if !existing.clone().any(|existing| *existing == entry) {
                 // The holder of a shard or an inbox leaves the entry by which it found the task.
-                let left = existing.filter(|existing| covers(existing, &entry));
+                let left = existing.filter(|existing| existing.covers(&entry));
                 required.extend(left.max_by_key(|existing| existing.rev).cloned());
             }
             required.insert(entry.clone());
@@ -382,16 +382,8 @@ impl ObjectQueue {
 fn is_in_use(entry: &Entry, loaded: &TaskSnapshot) -> bool {
     let task = &loaded.task;
     task.entry().is_some_and(|required| {
-        required == *entry || task.status() == Status::Running && covers(entry, &required)
+        required == *entry || task.status() == Status::Running && entry.covers(&required)
     }) || is_valid_inbox_entry(entry, task)
-}
-
-/// True if a task that requires one entry is found by another. Workers ignore an entry that is ahead of its task,
-/// list none before its minute, and some of them scan only its shard. An entry in an inbox or in the overflow is
-/// scanned by some worker.
-pub(crate) fn covers(existing: &Entry, required: &Entry) -> bool {
-    let is_seen = existing.shard().is_none() || existing.shard() == required.shard();
-    is_seen && existing.rev <= required.rev && existing.minute <= required.minute
 }
 
 type EntriesByTask = BTreeMap<TaskId, Vec<IndexHit>>;
@@ -405,6 +397,6 @@ fn existing(entries: &EntriesByTask, id: TaskId) -> impl Iterator<Item = &Entry>
 fn is_covered_by(loaded: &TaskSnapshot, required: &Entry, entries: &EntriesByTask) -> bool {
     existing(entries, required.id).any(|existing| {
         let in_place = existing.at_location(required.location.clone());
-        covers(if loaded.is_in_marker() { &in_place } else { existing }, required)
+        if loaded.is_in_marker() { in_place.covers(required) } else { existing.covers(required) }
     })
 }

@@ -126,7 +126,9 @@ impl ObjectQueue {
             let mut next = Some(range);
             while let Some(range) = next {
                 let (scanned, beyond) = self.scan_page(purpose, range).await?;
-                whole.add(scanned);
+                whole.due.extend(scanned.due);
+                whole.invalid_keys.extend(scanned.invalid_keys);
+                whole.next = [whole.next, scanned.next].into_iter().flatten().min();
                 next = beyond;
             }
         }
@@ -138,14 +140,6 @@ impl ObjectQueue {
     pub async fn shards_with_entries(&self, purpose: Purpose, index: Index) -> Result<BTreeSet<Shard>> {
         let names = folders(&self.client, purpose, index.root()).await?;
         Ok(names.iter().filter_map(|name| self.shard_len().parse(name).ok()).collect())
-    }
-}
-
-impl ScanPage {
-    fn add(&mut self, other: ScanPage) {
-        self.due.extend(other.due);
-        self.invalid_keys.extend(other.invalid_keys);
-        self.next = [self.next, other.next].into_iter().flatten().min();
     }
 }
 

@@ -87,7 +87,8 @@ impl Leases {
     }
 
     /// Client of the store.
-    pub(crate) fn client(&self) -> &Client {
+    #[must_use]
+    pub fn client(&self) -> &Client {
         &self.client
     }
 

@@ -4,6 +4,7 @@
 //! the layout of a queue refuses to open it, and so does one whose settings disagree (promise P8).
 
 use bytes::Bytes;
+use leasehold_core::ids::parse_name;
 use leasehold_core::oversize::corrupt_reason;
 use leasehold_core::{Error, HexName, Kind, Result, ShardLen, StoreTime, WriteId, keys};
 use leasehold_store::{Client, OpenMode, Purpose};
@@ -60,8 +61,7 @@ impl FromStr for LayoutName {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let found = Self::ALL.into_iter().find(|layout| layout.as_str() == text);
-        found.ok_or_else(|| Error::invalid(format!("unknown layout `{text}`; use objects or journal")))
+        parse_name("layout", text, &Self::ALL.map(|layout| (layout.as_str(), layout)))
     }
 }
 

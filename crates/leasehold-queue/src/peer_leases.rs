@@ -75,7 +75,8 @@ impl PeerLeaseCache {
         timeout: Duration,
     ) -> Result<Vec<N>> {
         let now = client.known_now()?;
-        self.evict_old(now);
+        // Their timestamp alone shows that they are free.
+        self.read.retain(|_, read| !now.is_past(read.stamp.plus(CORRUPT_AGE_MIN)));
         let named = |listed: ListEntry| Some((name(&listed.key)?, listed));
         let listed: Vec<_> = listed.into_iter().filter_map(named).collect();
         let unknown = listed.iter().filter(|(_, listed)| self.is_held(listed, now).is_none());
@@ -94,10 +95,5 @@ impl PeerLeaseCache {
         }
         let held = listed.into_iter().filter(|(_, listed)| self.is_held(listed, now) == Some(true));
         Ok(held.map(|(name, _)| name).collect())
-    }
-
-    /// Removes leases so old that their timestamp alone shows that they are free.
-    fn evict_old(&mut self, now: Now) {
-        self.read.retain(|_, read| !now.is_past(read.stamp.plus(CORRUPT_AGE_MIN)));
     }
 }

@@ -57,14 +57,10 @@ impl ObjectQueue {
     }
 
     async fn sweep_not_ahead(&self, found: &IndexHit, loaded: TaskSnapshot) -> Result<Swept> {
-        let entry = &found.entry;
-        let event = match &loaded.task.state {
-            State::Running(claim) if self.now()?.is_past(claim.expires_at) => Some(Event::TimeOut),
-            State::Pending { .. }
-                if loaded.task.expires_at.is_some_and(|at| self.now().is_ok_and(|now| now.is_past(at))) =>
-            {
-                Some(Event::Expire)
-            }
+        let (entry, task, now) = (&found.entry, &loaded.task, self.now()?);
+        let event = match &task.state {
+            State::Running(claim) if now.is_past(claim.expires_at) => Some(Event::TimeOut),
+            State::Pending { .. } if task.expires_at.is_some_and(|at| now.is_past(at)) => Some(Event::Expire),
             _ => None,
         };
         if let Some(event) = event {
@@ -73,18 +69,18 @@ impl ObjectQueue {
                 _ => Swept::Fine,
             });
         }
-        let required = loaded.task.entry();
-        if required.as_ref() == Some(entry) || is_valid_inbox_entry(entry, &loaded.task) {
-            return Ok(match &loaded.task.state {
+        let required = task.entry();
+        if required.as_ref() == Some(entry) || is_valid_inbox_entry(entry, task) {
+            return Ok(match &task.state {
                 State::Running(claim) => Swept::Held(claim.expires_at),
                 _ => Swept::Fine,
             });
         }
-        let left_at = found.written_at.max(loaded.task.updated_at).plus(self.config.stale_grace);
-        if !self.now()?.is_past(left_at) {
+        let left_at = found.written_at.max(task.updated_at).plus(self.config.stale_grace);
+        if !now.is_past(left_at) {
             // The client that changed the task is probably about to remove the entry. If a claimer crashed before it
             // wrote its lease entry, this one is the only entry of the task.
-            return Ok(match &loaded.task.state {
+            return Ok(match &task.state {
                 State::Running(claim) => Swept::Held(claim.expires_at.min(left_at)),
                 _ => Swept::Later(left_at),
             });

@@ -40,6 +40,7 @@ mod walk;
 
 use bytes::Bytes;
 use futures::FutureExt;
+use leasehold_core::ids::parse_name;
 use leasehold_core::{Error, Kind, Result};
 use std::fmt;
 use std::io;
@@ -74,11 +75,7 @@ impl FromStr for Durability {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "fsync" => Ok(Self::Fsync),
-            "os" => Ok(Self::Os),
-            _ => Err(Error::invalid(format!("unknown durability `{text}`; use fsync or os"))),
-        }
+        parse_name("durability", text, &[("fsync", Self::Fsync), ("os", Self::Os)])
     }
 }
 

@@ -94,7 +94,8 @@ impl ObjectSource {
         }
         let len = queue.shard_len();
         let assignment = Arc::new(match &options.leasing {
-            Some(_) => ShardAssignment::none(len),
+            // None until some are leased.
+            Some(_) => ShardAssignment::of(len, Vec::new(), false),
             None => ShardAssignment::new(len, options.shards.as_deref()),
         });
         if let Some(leasing) = options.leasing.clone() {

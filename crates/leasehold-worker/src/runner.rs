@@ -5,7 +5,7 @@ use leasehold_core::task::summary_line;
 use leasehold_core::{Status, Task, WorkerId};
 use leasehold_queue::Settlement;
 use leasehold_store::Host;
-use leasehold_store::host::{End, Running};
+use leasehold_store::host::End;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::{oneshot, watch};
@@ -120,7 +120,11 @@ impl TaskRunner {
                 };
                 if is_awaited || is_publishing() {
                     run.stop(reason);
-                    self.wait_until_stopped(&mut running).await?;
+                    let timeout = self.host.sleep(self.options.stop_wait);
+                    if let Either::Right(_) = select(&mut running, timeout).await {
+                        tracing::warn!("handler does not stop, its claim is left to expire");
+                        return None;
+                    }
                     (reason, received.await.ok())
                 } else {
                     running.stop();
@@ -137,17 +141,6 @@ impl TaskRunner {
             (Stop::Shutdown, _) => Settlement::Release,
             (Stop::TimedOut, _) => retry(format!("did not finish within {} s", timeout.unwrap_or_default())),
         })
-    }
-
-    /// Waits for a handler that was asked to stop; none if it does not. Then nothing may be written: the claim is no
-    /// longer renewed, and expires.
-    async fn wait_until_stopped(&self, running: &mut Running) -> Option<()> {
-        let timeout = self.host.sleep(self.options.stop_wait);
-        if let Either::Left(_) = select(running, timeout).await {
-            return Some(());
-        }
-        tracing::warn!("handler does not stop, its claim is left to expire");
-        None
     }
 }
 

@@ -110,6 +110,15 @@ impl Entry {
         self.shard().is_some_and(|shard| shard.len() == len)
     }
 
+    /// True if a task that requires another entry is found by this one. Workers ignore an entry that is ahead of its
+    /// task, list none before its minute, and some of them scan only its shard. An entry in an inbox or in the overflow is
+    /// scanned by some worker.
+    #[must_use]
+    pub fn covers(&self, required: &Entry) -> bool {
+        let is_scanned = self.shard().is_none() || self.shard() == required.shard();
+        is_scanned && self.rev <= required.rev && self.minute <= required.minute
+    }
+
     /// Parses the key of an entry; none if it is not one.
     #[must_use]
     pub fn parse(key: &str) -> Option<Self> {

@@ -12,7 +12,7 @@ use std::fmt;
 
 use super::op::{Op, OpKind};
 use crate::error::{Error, Result};
-use crate::ids::{LeaseId, WriteId};
+use crate::ids::{LeaseId, WriteId, parse_name};
 use crate::task::{State, Status, Task};
 use crate::time::Now;
 
@@ -31,11 +31,7 @@ impl std::str::FromStr for Consistency {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "strict" => Ok(Self::Strict),
-            "relaxed" => Ok(Self::Relaxed),
-            _ => Err(Error::invalid(format!("unknown consistency `{text}`; use strict or relaxed"))),
-        }
+        parse_name("consistency", text, &[("strict", Self::Strict), ("relaxed", Self::Relaxed)])
     }
 }
 

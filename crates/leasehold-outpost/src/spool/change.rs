@@ -4,8 +4,8 @@
 //! are replaced by the same files, and an operation in the outbox is found there by its name. If the supervisor has sent it
 //! meanwhile, it is sent twice, and the bucket recognizes it by that name.
 
+use leasehold_core::Result;
 use leasehold_core::outpost::{DiskLease, Op, OpKind, SpoolFile};
-use leasehold_core::{Error, Kind, Result};
 use leasehold_store::mutant::breaks;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -182,9 +182,4 @@ impl TaskFolder<'_> {
 
 pub(super) fn json(lease: &DiskLease) -> Vec<u8> {
     serde_json::to_vec(lease).expect("names and numbers")
-}
-
-/// Error for a state that cannot occur.
-pub(super) fn internal(what: &str) -> Error {
-    Error::new(Kind::Internal, what)
 }

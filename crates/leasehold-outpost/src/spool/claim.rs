@@ -32,7 +32,7 @@ impl Spool {
         let before = match folder.lease(&now)? {
             LeaseFile::Free => None,
             LeaseFile::Lease(lease) if lease.is_stale(&now) || breaks("live-lease-taken") => Some(lease),
-            LeaseFile::Corrupt { is_old: true } => Some(self.assumed_lease(&noted, worker)),
+            LeaseFile::Corrupt { is_old: Some(true) } => Some(self.assumed_lease(&noted, worker)),
             LeaseFile::Lease(_) | LeaseFile::Corrupt { .. } => return Ok(None),
         };
         if noted.note.cancelled {

@@ -49,7 +49,7 @@ impl Spool {
     pub fn remove_copy(&self, id: &TaskId) -> Result<bool> {
         let Some(folder) = self.lock_task(id)? else { return Ok(false) };
         let is_free =
-            matches!(folder.lease(&self.now())?, LeaseFile::Free | LeaseFile::Corrupt { is_old: true });
+            matches!(folder.lease(&self.now())?, LeaseFile::Free | LeaseFile::Corrupt { is_old: Some(true) });
         if !is_free || folder.record()?.is_none() || self.has_other_ops(id, None)? {
             return Ok(false);
         }
@@ -115,10 +115,15 @@ impl Spool {
         Ok(names.iter().filter_map(|name| name.strip_suffix(".json").unwrap_or(name).parse().ok()).collect())
     }
 
+    /// Reads the record of a pending or running task without its lock; `None` if it is gone, or corrupt.
+    pub(super) fn pending_record(&self, id: &TaskId) -> Result<Option<NotedRecord>> {
+        let body = disk::read(&self.path(&SpoolFile::Task(*id)))?;
+        Ok(body.and_then(|body| NotedRecord::read(id, &body).ok()))
+    }
+
     /// Reads a task without its lock: it may be gone, or incomplete.
     pub(super) fn local_task(&self, id: &TaskId) -> Result<Option<LocalTask>> {
-        let Some(body) = disk::read(&self.path(&SpoolFile::Task(*id)))? else { return Ok(None) };
-        let Ok(NotedRecord { task, note }) = NotedRecord::read(id, &body) else { return Ok(None) };
+        let Some(NotedRecord { task, note }) = self.pending_record(id)? else { return Ok(None) };
         let lease = self.lease_of(id)?;
         Ok(Some(LocalTask { task, lease, base_rev: note.base_rev, checkout: note.checkout }))
     }

@@ -28,8 +28,8 @@ pub(super) enum LeaseFile {
     Free,
     /// A valid lease.
     Lease(DiskLease),
-    /// Corrupt; `is_old` if it has been so for ten minutes.
-    Corrupt { is_old: bool },
+    /// Corrupt; `is_old` if it has been so for ten minutes, and `None` if the time was not recorded yet.
+    Corrupt { is_old: Option<bool> },
 }
 
 /// Time at which a corrupt lease was first read, by the boot clock.
@@ -57,6 +57,21 @@ impl Spool {
         let folder = TaskFolder { spool: self, id: *id, path, _lock: lock };
         // That may remove the directory.
         Ok(if folder.finish_change()? { Some(folder) } else { None })
+    }
+
+    /// Reads the lease of a task, also without its lock.
+    pub(super) fn lease_file(&self, id: &TaskId, now: &NodeNow) -> Result<LeaseFile> {
+        let path = self.path(&SpoolFile::Lease(*id));
+        let Some(body) = disk::read(&path)? else { return Ok(LeaseFile::Free) };
+        if let Ok(lease) = serde_json::from_slice(&body) {
+            return Ok(LeaseFile::Lease(lease));
+        }
+        let body = disk::read(&self.folder_of(id).join(CORRUPT_SINCE))?;
+        let since: Option<CorruptSince> = body.and_then(|body| serde_json::from_slice(&body).ok());
+        let file = disk::stamp(&path);
+        let is_it = |since: &CorruptSince| since.boot_id == now.boot_id && Some(since.file) == file;
+        let is_old = since.filter(is_it).map(|since| since.at.plus(DISK_LEASE_STALE) < now.boot);
+        Ok(LeaseFile::Corrupt { is_old })
     }
 }
 
@@ -89,18 +104,15 @@ impl TaskFolder<'_> {
 
     /// Reads the lease. The time at which a corrupt one is first read is recorded.
     pub(super) fn lease(&self, now: &NodeNow) -> Result<LeaseFile> {
-        let path = self.spool.path(&SpoolFile::Lease(self.id));
-        let Some(body) = disk::read(&path)? else { return Ok(LeaseFile::Free) };
-        if let Ok(lease) = serde_json::from_slice(&body) {
-            return Ok(LeaseFile::Lease(lease));
-        }
-        let is_old = self.spool.is_long_corrupt(&self.id, now)?;
-        if let (None, Some(file)) = (is_old, disk::stamp(&path)) {
+        let lease = self.spool.lease_file(&self.id, now)?;
+        if let LeaseFile::Corrupt { is_old: None } = lease
+            && let Some(file) = disk::stamp(&self.spool.path(&SpoolFile::Lease(self.id)))
+        {
             let since = CorruptSince { boot_id: now.boot_id.clone(), at: now.boot, file };
             let body = serde_json::to_vec(&since).expect("names and numbers");
             self.spool.disk.replace(&self.path.join(CORRUPT_SINCE), &body, Durable::No)?;
         }
-        Ok(LeaseFile::Corrupt { is_old: is_old.unwrap_or(false) })
+        Ok(lease)
     }
 
     /// Replaces the record of a task that stays where it is.
@@ -118,17 +130,6 @@ impl TaskFolder<'_> {
     pub(super) fn apply(&self, change: SpoolChange, durable: Durable) -> Result<()> {
         self.record_change(&change, durable)?;
         self.execute(change, false).map(|_| ())
-    }
-}
-
-impl Spool {
-    /// Returns whether the lease of a task has been corrupt for more than ten minutes; `None` if that was not recorded yet.
-    pub(super) fn is_long_corrupt(&self, id: &TaskId, now: &NodeNow) -> Result<Option<bool>> {
-        let body = disk::read(&self.folder_of(id).join(CORRUPT_SINCE))?;
-        let since: Option<CorruptSince> = body.and_then(|body| serde_json::from_slice(&body).ok());
-        let file = disk::stamp(&self.path(&SpoolFile::Lease(*id)));
-        let is_it = |since: &CorruptSince| since.boot_id == now.boot_id && Some(since.file) == file;
-        Ok(since.filter(is_it).map(|since| since.at.plus(DISK_LEASE_STALE) < now.boot))
     }
 }
 

@@ -5,7 +5,7 @@
 //! earlier operations were sent. An operation is never changed, so a process reads it only once.
 
 use leasehold_core::outpost::{ClockSource, NodeNow, Op, OpKind, SpoolFile, SyncRefusal};
-use leasehold_core::{LeaseId, Name, Result, StoreTime, Task, TaskId};
+use leasehold_core::{Error, Kind, LeaseId, Name, Result, StoreTime, Task, TaskId};
 use leasehold_store::host::lock;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -13,7 +13,6 @@ use std::path::PathBuf;
 use std::sync::MutexGuard;
 
 use super::Spool;
-use super::change::internal;
 use super::record::Note;
 use crate::disk::{self, Durable};
 
@@ -158,7 +157,7 @@ impl Spool {
 
     /// Locks a folder of the spool.
     pub(super) fn lock_folder(&self, name: &str) -> Result<std::fs::File> {
-        let missing = || internal(&format!("{name}/ of the spool is missing"));
+        let missing = || Error::new(Kind::Internal, format!("{name}/ of the spool is missing"));
         disk::lock(&self.root.join(name))?.ok_or_else(missing)
     }
 

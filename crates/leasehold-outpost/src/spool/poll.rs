@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::Spool;
+use super::folder::LeaseFile;
 use super::record::NotedRecord;
 use crate::disk::{self, FileStamp};
 
@@ -82,7 +83,7 @@ impl Spool {
                 continue;
             };
             let known = before.remove(&id).filter(|(at, _)| *at == stamp).map(|(_, cached)| cached);
-            let cached = known.map_or_else(|| self.read_record(&id), Ok)?;
+            let cached = known.map_or_else(|| self.read_short_record(&id), Ok)?;
             let priority = match &cached {
                 None => Some(u8::MAX),
                 Some(noted) => {
@@ -96,9 +97,8 @@ impl Spool {
         Ok(candidates)
     }
 
-    fn read_record(&self, id: &TaskId) -> Result<Option<NotedRecord>> {
-        let body = disk::read(&self.path(&SpoolFile::Task(*id)))?.unwrap_or_default();
-        Ok(NotedRecord::read(id, &body).ok().map(|mut noted| {
+    fn read_short_record(&self, id: &TaskId) -> Result<Option<NotedRecord>> {
+        Ok(self.pending_record(id)?.map(|mut noted| {
             noted.task.input = serde_json::Value::Null;
             noted.task.history = leasehold_core::task::History::default();
             noted
@@ -106,11 +106,11 @@ impl Spool {
     }
 
     fn is_claimable(&self, id: &TaskId, now: &NodeNow) -> Result<bool> {
-        let Some(body) = disk::read(&self.path(&SpoolFile::Lease(*id)))? else { return Ok(true) };
-        match serde_json::from_slice::<leasehold_core::outpost::DiskLease>(&body) {
-            Ok(lease) => Ok(lease.is_stale(now) || breaks("live-lease-taken")),
+        Ok(match self.lease_file(id, now)? {
+            LeaseFile::Free => true,
+            LeaseFile::Lease(lease) => lease.is_stale(now) || breaks("live-lease-taken"),
             // A corrupt lease that was not recorded yet is recorded by the next attempt to claim the task.
-            Err(_) => Ok(self.is_long_corrupt(id, now)?.unwrap_or(true)),
-        }
+            LeaseFile::Corrupt { is_old } => is_old.unwrap_or(true),
+        })
     }
 }

@@ -2,12 +2,12 @@
 
 use leasehold_core::outpost::{OpKind, SyncRefusal};
 use leasehold_core::settlement::Settlement;
-use leasehold_core::{LeaseId, Result, TaskId};
+use leasehold_core::{Error, Kind, LeaseId, Result, TaskId};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-use super::change::{LeaseChange, internal};
+use super::change::LeaseChange;
 use super::folder::LeaseFile;
 use super::outbox::{Conflict, op};
 use super::record::Note;
@@ -83,7 +83,9 @@ impl Spool {
     /// Takes the supervisor's lock, held as long as the file is open; `None` if another process holds it.
     pub fn try_lock_supervisor(&self) -> Result<Option<std::fs::File>> {
         match disk::try_lock(&self.root)? {
-            None if !self.root.exists() => Err(internal("the folder of the outpost is missing")),
+            None if !self.root.exists() => {
+                Err(Error::new(Kind::Internal, "the folder of the outpost is missing"))
+            }
             lock => Ok(lock),
         }
     }

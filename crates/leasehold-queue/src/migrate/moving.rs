@@ -14,7 +14,6 @@ use leasehold_store::{Decision, Purpose, update};
 use std::collections::BTreeMap;
 
 use super::{Migration, MigrationPass, Progress};
-use crate::check::covers;
 use crate::meta_cache::{Intent, MetaSnapshot};
 use crate::tasks::{TaskObject, TaskSnapshot};
 
@@ -58,8 +57,7 @@ type Covering = BTreeMap<TaskId, Vec<Entry>>;
 impl Migration<'_> {
     /// Moves all tasks, and verifies until all of them exist and are covered.
     pub(super) async fn move_and_verify(&self, route: &MoveRoute) -> Result<()> {
-        let [total] = self.queue.count_tasks([route.from]).await?;
-        self.for_each_key(route, total, MigrationPass::Move, &Covering::new()).await?;
+        let total = self.pass(route, MigrationPass::Move).await?;
         for _ in 0..VERIFY_ROUNDS_MAX {
             let covering = self.covering(route.to).await?;
             if self.for_each_key(route, total, MigrationPass::Verify, &covering).await? == 0 {
@@ -71,20 +69,24 @@ impl Migration<'_> {
 
     /// Makes sure that no move of these tasks in flight can be applied any longer.
     pub(super) async fn close(&self, route: &MoveRoute) -> Result<()> {
-        let [total] = self.queue.count_tasks([route.from]).await?;
-        self.for_each_key(route, total, MigrationPass::Close, &Covering::new()).await.map(drop)
+        self.pass(route, MigrationPass::Close).await.map(drop)
     }
 
     /// Removes the markers and entries that are left, once no request can be applied at the old keys any longer. Every
     /// object is read before it is removed: one that arrived late is a task, not a marker, and is moved like any other.
     pub(super) async fn remove_left(&self, route: &MoveRoute) -> Result<()> {
-        let [total] = self.queue.count_tasks([route.from]).await?;
-        self.for_each_key(route, total, MigrationPass::RemoveOldKeys, &Covering::new()).await?;
+        self.pass(route, MigrationPass::RemoveOldKeys).await?;
         let removals = self.queue.entries_of(route.from).map_ok(|entry| async move {
             self.queue.ensure_allowed(route.intent()).await?;
             self.queue.client.delete(Purpose::Admin, &entry.key()).await
         });
         removals.try_buffer_unordered(MOVES_AT_ONCE).try_collect().await
+    }
+
+    /// Counts the keys of the old length and does a step for each. Returns their number.
+    async fn pass(&self, route: &MoveRoute, pass: MigrationPass) -> Result<u64> {
+        let [total] = self.queue.count_tasks([route.from]).await?;
+        self.for_each_key(route, total, pass, &Covering::new()).await.map(|_| total)
     }
 
     /// Does a step for every key of the old length, concurrently. Returns the number of keys that had to be
@@ -221,7 +223,7 @@ impl Migration<'_> {
         let Some(entry) = loaded.task.entry() else { return Ok(true) };
         let is_covered = covering
             .get(&entry.id)
-            .is_some_and(|existing| existing.iter().any(|existing| covers(existing, &entry)));
+            .is_some_and(|existing| existing.iter().any(|existing| existing.covers(&entry)));
         if is_covered || !self.queue.is_uncovered(&loaded, &entry).await? {
             return Ok(true);
         }

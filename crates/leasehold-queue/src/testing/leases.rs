@@ -75,32 +75,21 @@ pub trait Protocol: Send + Sync {
     /// Takes the lease at `key` if it is free.
     fn take<'a>(
         &'a self,
-        client: &'a Client,
-        holder: &'a Holder,
+        leases: &'a Leases,
         key: &'a str,
         subject: &'a Map<String, Value>,
     ) -> BoxFuture<'a, Result<Taken>> {
-        Box::pin(async move { leases(client, holder)?.take(key, subject, None).await })
+        Box::pin(leases.take(key, subject, None))
     }
 
     /// Renews a lease.
-    fn renew<'a>(
-        &'a self,
-        client: &'a Client,
-        holder: &'a Holder,
-        held: &'a mut HeldLease,
-    ) -> BoxFuture<'a, Result<Renewed>> {
-        Box::pin(async move { leases(client, holder)?.renew(held).await })
+    fn renew<'a>(&'a self, leases: &'a Leases, held: &'a mut HeldLease) -> BoxFuture<'a, Result<Renewed>> {
+        Box::pin(leases.renew(held))
     }
 
     /// Releases a lease.
-    fn release<'a>(
-        &'a self,
-        client: &'a Client,
-        holder: &'a Holder,
-        held: HeldLease,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move { leases(client, holder)?.release(held).await })
+    fn release<'a>(&'a self, leases: &'a Leases, held: HeldLease) -> BoxFuture<'a, Result<()>> {
+        Box::pin(leases.release(held))
     }
 }
 
@@ -109,10 +98,6 @@ pub trait Protocol: Send + Sync {
 pub struct Real;
 
 impl Protocol for Real {}
-
-fn leases(client: &Client, holder: &Holder) -> Result<Leases> {
-    Leases::new(client.clone(), holder.clone())
-}
 
 /// Extent of the test.
 #[derive(Debug, Clone, Copy)]
@@ -221,8 +206,12 @@ impl Process {
         Self { client: self.client.with_timeout(Duration::ZERO), ..self }
     }
 
+    fn leases(&self) -> Leases {
+        Leases::new(self.client.clone(), self.holder.clone()).unwrap()
+    }
+
     async fn take(&self, key: &str) -> Result<Taken> {
-        self.protocol.take(&self.client, &self.holder, key, &subject()).await
+        self.protocol.take(&self.leases(), key, &subject()).await
     }
 
     /// Takes a lease that must be free.
@@ -240,7 +229,7 @@ impl Process {
     }
 
     async fn renew(&self, held: &mut HeldLease) -> Result<Renewed> {
-        self.protocol.renew(&self.client, &self.holder, held).await
+        self.protocol.renew(&self.leases(), held).await
     }
 
     async fn keeps(&self, held: &mut HeldLease) {
@@ -253,7 +242,7 @@ impl Process {
     }
 
     async fn release(&self, held: HeldLease) {
-        self.protocol.release(&self.client, &self.holder, held).await.unwrap();
+        self.protocol.release(&self.leases(), held).await.unwrap();
     }
 
     async fn read(&self, key: &str) -> Option<Lease> {

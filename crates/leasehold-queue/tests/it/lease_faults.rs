@@ -54,8 +54,7 @@ const OPERATIONS: [Operation; 5] = [
 
 /// A process that tries to hold the lease all the time.
 struct Contender {
-    client: Client,
-    holder: Holder,
+    leases: Leases,
     held: Option<HeldLease>,
 }
 
@@ -64,23 +63,24 @@ impl Contender {
         // All with one worker id: only the instance tells them apart.
         let worker_id = Name::checked("worker id", "same").unwrap();
         let holder = Holder { worker_id, instance: HexName::from_random(number), ttl: TTL };
-        Self { client, holder, held: None }
+        Self { leases: Leases::new(client, holder).unwrap(), held: None }
     }
 
     fn trusts(&self) -> bool {
-        self.held.as_ref().is_some_and(|held| self.client.now().unwrap().is_before(held.lease.expires_at))
+        let now = self.leases.client().now().unwrap();
+        self.held.as_ref().is_some_and(|held| now.is_before(held.lease.expires_at))
     }
 
     /// Takes or renews the lease. A failure is retried at the next tick.
     async fn take_or_renew(&mut self, protocol: &dyn Protocol) -> Result<(), String> {
         let Some(held) = &mut self.held else {
-            let taken = protocol.take(&self.client, &self.holder, KEY, &Map::new()).await;
+            let taken = protocol.take(&self.leases, KEY, &Map::new()).await;
             if let Ok(Taken::Ours(held)) = taken {
                 self.held = Some(held);
             }
             return Ok(());
         };
-        match protocol.renew(&self.client, &self.holder, held).await {
+        match protocol.renew(&self.leases, held).await {
             Ok(Renewed::Lost) => Err("a holder that renews in time lost its lease".into()),
             Ok(Renewed::Kept) | Err(_) => Ok(()),
         }
@@ -89,7 +89,7 @@ impl Contender {
     async fn release(&mut self, protocol: &dyn Protocol) {
         if let Some(held) = self.held.take() {
             // After a failure the lease expires.
-            let _ = protocol.release(&self.client, &self.holder, held).await;
+            let _ = protocol.release(&self.leases, held).await;
         }
     }
 }
@@ -287,7 +287,7 @@ async fn a_corrupt_lease_is_judged_by_its_own_age() {
         host.advance(mins(20));
         let rewritten = store.clone();
         stage.interrupt(move |n, _| n == number, async move { overwrite(&rewritten, "new nonsense").await });
-        let leases = Leases::new(client.clone(), Contender::new(client, 1).holder).unwrap();
+        let leases = Contender::new(client.clone(), 1).leases;
         let taken = leases.take(KEY, &Map::new(), is_listed.then_some(stamp)).await;
         let stands = store.get(KEY, None).await.unwrap().found().unwrap().body;
         if stage.asked().len() > number {
@@ -307,7 +307,7 @@ async fn a_break_ends_only_the_lease_that_it_found() {
     let plain = Client::new(store, Arc::new(host.clone()));
     let mut former = Contender::new(plain.clone(), host.random_bits());
     former.take_or_renew(&Real).await.unwrap();
-    let next = Leases::new(plain.clone(), Contender::new(plain.clone(), host.random_bits()).holder).unwrap();
+    let next = Contender::new(plain.clone(), host.random_bits()).leases;
     stage.play(|number, _| if number == 1 { Fate::LoseAnswer } else { Fate::Pass });
     stage.interrupt(|number, _| number == 2, async move {
         assert!(matches!(next.take(KEY, &Map::new(), None).await.unwrap(), Taken::Ours(_)));

@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use leasehold_core::{HexName, Holder, Result, StoreTime};
+use leasehold_core::{HexName, Result, StoreTime};
 use leasehold_queue::testing::leases::{LeaseExtent, LeaseSuite, Protocol, Time};
 use leasehold_queue::{HeldLease, Leases, Renewed, Taken, read_lease};
 use leasehold_store::store::Answer;
 use leasehold_store::{
-    Client, Clock, DelegatingStore, FolderOptions, FolderStore, Host, List, MemoryStore, Page, Purpose,
-    PutAnswer, Store, Version, When,
+    Clock, DelegatingStore, FolderOptions, FolderStore, Host, List, MemoryStore, Page, Purpose, PutAnswer,
+    Store, Version, When,
 };
 use serde_json::{Map, Value};
 use std::sync::{Arc, OnceLock};
@@ -190,27 +190,26 @@ pub(crate) enum Variant {
 }
 
 impl Variant {
-    fn leases(self, client: &Client, holder: &Holder) -> Result<Leases> {
-        let mut holder = holder.clone();
+    fn leases(self, leases: &Leases) -> Leases {
+        let mut holder = leases.holder().clone();
         if self == Variant::ByNameOnly {
             let name = holder.worker_id.as_str();
             holder.instance =
                 HexName::from_random(name.bytes().fold(0, |sum, byte| sum * 256 + u128::from(byte)));
         }
-        Leases::new(client.clone(), holder)
+        Leases::new(leases.client().clone(), holder).unwrap()
     }
 }
 
 impl Protocol for Variant {
     fn take<'a>(
         &'a self,
-        client: &'a Client,
-        holder: &'a Holder,
+        leases: &'a Leases,
         key: &'a str,
         subject: &'a Map<String, Value>,
     ) -> BoxFuture<'a, Result<Taken>> {
         Box::pin(async move {
-            let leases = self.leases(client, holder)?;
+            let (client, holder, leases) = (leases.client(), leases.holder(), self.leases(leases));
             let found = read_lease(client, key).await.ok().flatten();
             match (self, found) {
                 (Variant::TakesEarly, Some(lease)) if lease.instance != holder.instance => {
@@ -234,27 +233,23 @@ impl Protocol for Variant {
         })
     }
 
-    fn renew<'a>(
-        &'a self,
-        client: &'a Client,
-        holder: &'a Holder,
-        held: &'a mut HeldLease,
-    ) -> BoxFuture<'a, Result<Renewed>> {
+    fn renew<'a>(&'a self, leases: &'a Leases, held: &'a mut HeldLease) -> BoxFuture<'a, Result<Renewed>> {
         Box::pin(async move {
+            let (client, holder, leases) = (leases.client(), leases.holder(), self.leases(leases));
             let now = client.now().unwrap();
             match self {
                 Variant::RenewsAlways => {
                     let renewed = held.lease.renewed(holder.ttl, now, client.write_id());
                     client.put_always(Purpose::Lease, &held.key, renewed.write().into()).await?;
                     // Finds its own claim there, whichever it has overwritten.
-                    self.leases(client, holder)?.renew(held).await
+                    leases.renew(held).await
                 }
                 Variant::RefusedIsLost => {
                     let is_as_expected = read_lease(client, &held.key).await?.as_ref() == Some(&held.lease);
-                    let renewed = self.leases(client, holder)?.renew(held).await?;
+                    let renewed = leases.renew(held).await?;
                     Ok(if is_as_expected { renewed } else { Renewed::Lost })
                 }
-                _ => match self.leases(client, holder)?.renew(held).await {
+                _ => match leases.renew(held).await {
                     Err(_) if *self == Variant::UnansweredIsLost => Ok(Renewed::Lost),
                     renewed => renewed,
                 },
@@ -262,20 +257,16 @@ impl Protocol for Variant {
         })
     }
 
-    fn release<'a>(
-        &'a self,
-        client: &'a Client,
-        holder: &'a Holder,
-        held: HeldLease,
-    ) -> BoxFuture<'a, Result<()>> {
+    fn release<'a>(&'a self, leases: &'a Leases, held: HeldLease) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
+            let client = leases.client();
             match self {
                 Variant::DeletesOnRelease => client.delete(Purpose::Lease, &held.key).await,
                 Variant::ReleasesAlways => {
                     let released = held.lease.released(client.now().unwrap(), client.write_id());
                     client.put_always(Purpose::Lease, &held.key, released.write().into()).await.map(|_| ())
                 }
-                _ => self.leases(client, holder)?.release(held).await,
+                _ => self.leases(leases).release(held).await,
             }
         })
     }

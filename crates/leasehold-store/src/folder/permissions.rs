@@ -3,6 +3,7 @@
 //! Files in a folder were not necessarily created by a store. A FIFO would block a reader until its other end is
 //! opened, and a symbolic link leads out of the folder: neither is opened, both count as corrupt.
 
+use leasehold_core::ids::parse_name;
 use leasehold_core::{Error, Result, keys};
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
@@ -31,11 +32,7 @@ impl FromStr for FolderAccess {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "private" => Ok(Self::Private),
-            "group" => Ok(Self::Group),
-            _ => Err(Error::invalid(format!("unknown folder access `{text}`; use private or group"))),
-        }
+        parse_name("folder access", text, &[("private", Self::Private), ("group", Self::Group)])
     }
 }
 

@@ -35,12 +35,12 @@ impl ShardAssignment {
         Self::of(len, ranges.into_iter().map(|range| (range, None)).collect(), true)
     }
 
-    /// Assigns no shards until some are leased.
-    pub(super) fn none(len: ShardLen) -> Self {
-        Self::of(len, Vec::new(), false)
-    }
-
-    fn of(len: ShardLen, ranges: Vec<(ShardRange, Option<StoreTime>)>, is_full_share: bool) -> Self {
+    /// Assigns these ranges, and tells if they are the whole share.
+    pub(super) fn of(
+        len: ShardLen,
+        ranges: Vec<(ShardRange, Option<StoreTime>)>,
+        is_full_share: bool,
+    ) -> Self {
         let assigned = Mutex::new(AssignedShards { ranges, is_full_share });
         Self { len, assigned, is_active: AtomicBool::new(true), is_ready_empty: AtomicBool::new(false) }
     }

@@ -114,7 +114,7 @@ async fn late_release(suite: &LeaseSuite) {
     let (first, second, key) = suite.pair("late-release", Process::impatient).await;
     let held = first.hold(&key).await;
     first.store.next(PutFault::Late);
-    let released = first.protocol.release(&first.client, &first.holder, held).await;
+    let released = first.protocol.release(&first.leases(), held).await;
     in_doubt(&released);
     let mut held = first.hold(&key).await;
     first.store.apply_late().await.unwrap();
