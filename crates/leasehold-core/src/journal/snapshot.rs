@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Both begin with a [sealed] header line. A later snapshot refers to the chunks of earlier ones that have not changed, so
-//! that its size depends on what has changed, not on what is waiting. The manifest contains the hash of each chunk.
+//! that its size depends on what has changed, not on the number of pending tasks. The manifest contains the hash of each chunk.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@ use leasehold_core::{Error, Kind, keys};
 
 use crate::check::Remedy;
 
-/// Adds the way out to the error of a missing or corrupt part. Any other error is returned unchanged.
+/// Adds the remedy to the error of a missing or corrupt part. Any other error is returned unchanged.
 pub(super) fn with_way_out(error: Error) -> Error {
     if error.kind() != Kind::Corrupt || remedy(&error) == Remedy::Update {
         return error;

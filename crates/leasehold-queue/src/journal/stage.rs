@@ -92,7 +92,7 @@ impl StageView {
     async fn when<T>(&self, find: impl Fn(&BrokerStage) -> Option<T>) -> T {
         loop {
             let mut changed = pin!(self.0.changed.notified());
-            // A change after the look at the stage is not missed.
+            // A change after the stage was read is not missed.
             changed.as_mut().enable();
             let found = find(&lock(&self.0.stage));
             if let Some(found) = found {
