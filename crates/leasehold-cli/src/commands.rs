@@ -134,6 +134,11 @@ async fn run_on_queue(
     if settings.queue.queue_type == QueueType::Filesystem {
         return Box::pin(run_on_outpost(command, settings, printer, shutdown)).await;
     }
+    match &command {
+        Command::Up(args) => exec::check_programs(&args.work.programs.exec)?,
+        Command::Worker(args) => exec::check_programs(&args.programs.exec)?,
+        _ => {}
+    }
     let queue = open_queue(&command, settings).await?;
     let done = Box::pin(run_command(command, &queue, settings, printer, shutdown)).await;
     // The error of the command is the one to report.

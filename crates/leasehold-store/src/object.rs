@@ -105,7 +105,10 @@ impl BucketStore {
     /// the etag for conditional reads, so both are kept.
     fn version(&self, e_tag: Option<&str>, generation: Option<&str>) -> Result<Version, Failure> {
         let Some(e_tag) = e_tag else {
-            let message = format!("{} sends no etag, which conditional writes need", self.describe());
+            let message = format!(
+                "{} sends no etag, which conditional writes need; use another store, or check for a proxy that answers instead",
+                self.describe()
+            );
             return Err(Failure::permanent(Kind::Invalid, message));
         };
         Ok(match (self.address.provider, generation) {
@@ -367,6 +370,9 @@ impl BucketAddress {
             }
             Cause::Unanswered => format!("no usable answer from {store}"),
             Cause::Throttled => format!("{store} is throttling requests"),
+            Cause::Final(Kind::Denied) if refused.says("ExpiredToken") => {
+                format!("{store} refuses these credentials, which have expired; renew them")
+            }
             Cause::Final(Kind::Denied) => format!(
                 "{store} refuses these credentials; check them and their permissions to read, write, list and delete"
             ),

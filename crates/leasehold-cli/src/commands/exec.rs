@@ -71,18 +71,18 @@ struct Shared {
     _runs: Arc<run_dirs::Root>,
 }
 
+/// Refuses programs of `--exec` that cannot be started. Called before a queue is opened, and perhaps created.
+pub(crate) fn check_programs(execs: &[String]) -> Result<()> {
+    parse_all(execs).map(drop)
+}
+
 /// Parses the programs of `--exec` with their task types, and checks that each can be started.
 pub(crate) fn programs(
     execs: &[String],
     settings: &typed::WorkerSettings,
     printer: &Printer,
 ) -> anyhow::Result<Vec<(String, Program)>> {
-    let mut parsed = Vec::new();
-    for exec in execs {
-        let (task_type, words) = parse(exec)?;
-        check(&words[0], exec)?;
-        parsed.push((task_type, words));
-    }
+    let parsed = parse_all(execs)?;
     if parsed.is_empty() {
         return Ok(Vec::new());
     }
@@ -98,6 +98,15 @@ pub(crate) fn programs(
     });
     let ready = |(task_type, words)| (task_type, Program { words, shared: shared.clone() });
     Ok(parsed.into_iter().map(ready).collect())
+}
+
+fn parse_all(execs: &[String]) -> Result<Vec<(String, Vec<String>)>> {
+    let checked = |exec: &String| {
+        let (task_type, words) = parse(exec)?;
+        check(&words[0], exec)?;
+        Ok((task_type, words))
+    };
+    execs.iter().map(checked).collect()
 }
 
 /// Parses `TYPE=program args`.

@@ -2,8 +2,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 
+use crate::common::http::{address, ask, json};
 use crate::common::{assert_output, leasehold, leasehold_at};
 use crate::fixture::{NOBODY, QueueFixture, public_program};
+use crate::until_stopped::{RunningCommand, until};
 
 #[test]
 fn a_folder_meets_the_requirements() {
@@ -76,6 +78,13 @@ fn reading_a_folder_needs_read_permission_only() {
         let output = run(args);
         assert!(output.status.success(), "{args:?}: {output:?}");
     }
+    let args = ["dashboard", "--port", "0", "--json"];
+    let command =
+        if is_superuser { fixture.command_as_nobody(&program, &args) } else { fixture.command(&args) };
+    let mut dashboard = RunningCommand::start(command);
+    let address = address(&dashboard.next_line().unwrap());
+    until(|| json(&ask(&address, "GET /api/overview", ""))["counts"]["due"] == 1);
+    assert!(dashboard.interrupt().ends_with("--- exit code 0"));
     assert_eq!(run(&["submit", "-t", "greet"]).status.code(), Some(77));
     set_modes(fixture.path(), 0o755, 0o644);
 }

@@ -32,6 +32,12 @@ fn programs_that_cannot_be_started_are_refused_before_anything_is_claimed() {
         fixture.assert_output(name, args);
         assert_eq!(fixture.objects(), before, "{name} has written something");
     }
+    let empty = QueueFixture::new();
+    for command in ["worker", "up"] {
+        let output = empty.command(&[command, "--drain", "--exec", "a=./no-such-program"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(64), "{output:?}");
+        assert_eq!(empty.objects(), Vec::<String>::new(), "{command} has created a queue");
+    }
 }
 
 #[test]

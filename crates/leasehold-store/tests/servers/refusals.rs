@@ -93,6 +93,22 @@ async fn wrong_credentials_are_refused_at_once() {
 }
 
 #[tokio::test]
+async fn the_reason_of_a_refusal_is_named() {
+    let server = FaultyServer::start(Violations::default()).await.unwrap();
+    let portal = Fault::Answer { status: 200, body: "<html></html>".into() };
+    for (fault, kind, reason) in [
+        (Fault::error(403, "AccessDenied"), Kind::Denied, "check them and their permissions"),
+        (Fault::error(400, "ExpiredToken"), Kind::Denied, "which have expired; renew them"),
+        (portal, Kind::Invalid, "check for a proxy that answers instead"),
+    ] {
+        let proxy = Proxy::start(&server.endpoint(), Box::new(move |_| fault.clone())).await.unwrap();
+        let error = client(&proxy.endpoint(), "q").get(Purpose::Admin, "k").await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn an_unreachable_server_is_named() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let client = client(&format!("http://{free}"), "q").with_timeout(Duration::from_millis(300));
