@@ -1,5 +1,4 @@
 //! Output: text and colours on a terminal, JSON with `--json`. The only module that prints.
-#![expect(clippy::print_stderr, reason = "printing is what this module is for")]
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle, WeakProgressBar};
 use leasehold_core::{Error, Kind, Task};
@@ -79,9 +78,9 @@ impl Printer {
     /// Prints a note to standard error.
     pub(crate) fn note(&self, text: &str) {
         if self.json {
-            eprintln!("{}", escaped_except_colours(&json!({"note": text}).to_string()));
+            error_line(escaped_except_colours(&json!({"note": text}).to_string()));
         } else {
-            eprintln!("{}", escaped_lines(text));
+            error_line(escaped_lines(text));
         }
     }
 
@@ -160,9 +159,9 @@ impl Printer {
             let unknown = known.is_some_and(Error::outcome_is_unknown);
             let message = error.to_string();
             let error = json!({"error": {"kind": name, "message": message, "outcome_unknown": unknown}});
-            eprintln!("{}", escaped_except_colours(&error.to_string()));
+            error_line(escaped_except_colours(&error.to_string()));
         } else {
-            eprintln!("error: {}", escaped_lines(&error.to_string()));
+            error_line(format_args!("error: {}", escaped_lines(&error.to_string())));
         }
         tracing::debug!(?error, "command failed");
         code
@@ -185,10 +184,15 @@ pub(crate) fn line(line: impl fmt::Display) {
         // The reader has closed the pipe, as in `list | head`: the rest would be read from the store in vain. Clear the
         // spinner, so that the shell prompt starts on an empty line.
         if std::io::stderr().is_terminal() {
-            eprint!("\r\x1b[K");
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
         std::process::exit(BROKEN_PIPE);
     }
+}
+
+/// Prints one line to standard error. Its reader may be gone, as in `worker 2>&1 | head`: that must not end a worker.
+fn error_line(line: impl fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Prints bytes to standard error, above the bar if one is drawn. Must not be called while that bar is suspended.

@@ -62,3 +62,19 @@ fn no_field_is_logged_twice() {
         assert_eq!(names.len(), fields, "{line}");
     }
 }
+
+#[test]
+fn a_closed_standard_error_ends_no_worker_and_changes_no_exit_code() {
+    let fixture = QueueFixture::new();
+    let id = fixture.run(&["submit", "-t", "bad", "--max-attempts", "1"]);
+    let code = |args: &[&str]| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        fixture.command(args).stderr(writer).status().unwrap().code()
+    };
+    assert_eq!(code(&["worker", "--drain", "--exec", BAD]), Some(0));
+    let task: serde_json::Value = serde_json::from_str(&fixture.run(&["get", &id, "--json"])).unwrap();
+    assert_eq!(task["status"], "failed", "{task}");
+    assert_eq!(code(&["cancel", &id]), Some(1));
+    assert_eq!(code(&["cancel", &id, "--json"]), Some(1));
+}
