@@ -32,6 +32,9 @@ use crate::source::{OpenSource, SlotState, SourceStatus, TaskInSlot, TaskSource,
 /// Longest pause of a worker that drains the queue, or whose broker cannot be reached.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// Pause before the claims of a source that have not ended are stopped again.
+const STOP_AGAIN: Duration = Duration::from_millis(100);
+
 impl OpenSource for JournalQueue {
     fn open(&self, worker: WorkerInfo) -> BoxFuture<'static, Result<Box<dyn TaskSource>>> {
         let (broker, host) = (self.broker.clone(), self.client.host().clone());
@@ -249,13 +252,17 @@ impl JournalSource {
         while let Some(claimed) = self.claimed.pop_front() {
             self.release(claimed.task.task().clone()).await;
         }
-        if self.claims.is_empty() {
-            return;
-        }
-        self.broker.stop_claims(self.id.clone()).await;
-        while let Some((_, answer)) = futures::StreamExt::next(&mut self.claims).await {
-            for task in answer.map(|answer| answer.tasks).unwrap_or_default() {
-                self.release(task).await;
+        while !self.claims.is_empty() {
+            self.broker.stop_claims(self.id.clone()).await;
+            // A claim that waited for the broker to open arrives after that, and is stopped the next time.
+            let mut pause = self.host.sleep(STOP_AGAIN);
+            while let Either::Left((_, answer)) = next_or(&mut self.claims, &mut pause).await {
+                for task in answer.map(|answer| answer.tasks).unwrap_or_default() {
+                    self.release(task).await;
+                }
+                if self.claims.is_empty() {
+                    return;
+                }
             }
         }
     }

@@ -221,6 +221,28 @@ async fn a_claim_is_renewed_in_memory_and_times_out_without_renewal() {
     assert_eq!(claim.finish(Settlement::complete(json!(null))).await.unwrap(), None);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_stops_while_its_broker_is_opening_ends() {
+    let journal = Journal::new();
+    let queue = journal.process().await;
+    let mut worker = TestWorker::new(&queue, 1, false).await;
+    // Its broker ends, and the next one waits for the lease of another process.
+    break_lease(&journal.client(), "journal/0/lease.json", &serde_json::Map::new()).await.unwrap();
+    let other = journal.process().await;
+    tokio::time::sleep(mins(1)).await;
+    let id = submit(&other).await;
+    assert!(other.cancel(&id).await.unwrap().is_done());
+    let slots = worker.slots.clone();
+    let stopped = async {
+        tokio::time::sleep(secs(3)).await;
+        slots.close();
+        other.close().await.unwrap();
+    };
+    let ended = async { while worker.next().await.is_some() {} };
+    let ended = tokio::time::timeout(mins(10), futures::future::join(ended, stopped)).await;
+    assert!(ended.is_ok(), "the worker waits for claims that nobody stops");
+}
+
 /// A host on which every timer fires late, so that requests arrive between a deadline and its timer.
 #[derive(Debug)]
 struct LateTimers(TokioTimeHost);
