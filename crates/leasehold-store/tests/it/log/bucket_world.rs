@@ -295,14 +295,16 @@ pub(crate) fn play(seed: u64, broken: Option<&'static str>) -> Result<(u32, u32)
 
 #[test]
 fn processes_that_take_over_in_any_order_lose_nothing() {
-    let (mut commits, mut takeovers) = (0, 0);
+    let (mut seeds, mut commits, mut takeovers) = (0, 0, 0);
     for seed in Lane::current().seeds(0..Lane::current().sized(2_000, 100_000)) {
+        seeds += 1;
         let (more_commits, more_takeovers) =
             play(seed, None).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
         commits += more_commits;
         takeovers += more_takeovers;
     }
-    assert!(commits > 5_000 && takeovers > 2_000, "{commits} commits, {takeovers} takeovers");
+    let is_busy = commits > 10 * seeds && takeovers > 4 * seeds;
+    assert!(is_busy, "{commits} commits and {takeovers} takeovers in {seeds} seeds");
 }
 
 #[test]
