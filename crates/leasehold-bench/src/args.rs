@@ -128,18 +128,31 @@ pub(crate) struct JournalArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct JournalProcessArgs {
+pub(crate) struct PlaceArgs {
     /// Kind of store of the queue
-    #[arg(long, value_enum)]
-    pub(crate) place: BenchStore,
+    #[arg(long = "place", value_enum)]
+    store: BenchStore,
 
     /// Address of the store
     #[arg(long)]
-    pub(crate) address: String,
+    address: String,
 
     /// Endpoint of the bucket
     #[arg(long)]
-    pub(crate) endpoint: Option<String>,
+    endpoint: Option<String>,
+}
+
+impl PlaceArgs {
+    /// Opens the store.
+    pub(crate) fn client(&self) -> anyhow::Result<leasehold_store::Client> {
+        crate::store_under_test::client(self.store, &self.address, self.endpoint.as_deref())
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct JournalProcessArgs {
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
 
     /// Tasks to submit; 0 to open the queue
     #[arg(long)]
@@ -204,17 +217,8 @@ pub(crate) struct DashboardBenchArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct WorkArgs {
-    /// Kind of store of the queue
-    #[arg(long, value_enum)]
-    pub(crate) place: BenchStore,
-
-    /// Address of the store
-    #[arg(long)]
-    pub(crate) address: String,
-
-    /// Endpoint of the bucket
-    #[arg(long)]
-    pub(crate) endpoint: Option<String>,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
 
     /// Tasks to run before the worker stops
     #[arg(long)]

@@ -16,7 +16,7 @@ use crate::args::{self, BenchStore};
 use crate::memory;
 use crate::queue::{run_tasks, submit_tasks};
 use crate::report::BenchReport;
-use crate::store_under_test::{self, StoreUnderTest};
+use crate::store_under_test::StoreUnderTest;
 
 /// A queue of one depth.
 pub(crate) struct Level {
@@ -103,7 +103,7 @@ fn run_worker(
 /// Process of a worker.
 pub(crate) fn work(args: &args::WorkArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let client = store_under_test::client(args.place, &args.address, args.endpoint.as_deref())?;
+    let client = args.place.client()?;
     let queue = runtime.block_on(Queue::connect(client))?;
     let ledger = queue.client()?.ledger();
     let before = ledger.snapshot();

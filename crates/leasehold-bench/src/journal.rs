@@ -28,7 +28,7 @@ use crate::operation::BenchRequest;
 use crate::queue::{TASK_TYPE, one_at_a_time, run_tasks, submit_tasks};
 use crate::report::BenchReport;
 use crate::round::RoundPlan;
-use crate::store_under_test::{self, StoreUnderTest};
+use crate::store_under_test::StoreUnderTest;
 
 /// Size of a commit with one submit of a task of this benchmark.
 const COMMIT_BYTES: usize = 700;
@@ -230,7 +230,7 @@ fn measure_waiting(tasks: u64, store: &StoreUnderTest) -> anyhow::Result<Waiting
 pub(crate) fn process(args: &args::JournalProcessArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let began = Instant::now();
-    let client = store_under_test::client(args.place, &args.address, args.endpoint.as_deref())?;
+    let client = args.place.client()?;
     let queue = runtime.block_on(open(client))?;
     runtime.block_on(submit_in_bulk(&queue, args.fill.max(1)))?;
     let seconds = began.elapsed().as_secs_f64();

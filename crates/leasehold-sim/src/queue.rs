@@ -10,7 +10,7 @@
 //! producers and the runs of handlers. After faults have stopped, all tasks must end, and the indexes must be
 //! empty.
 
-mod actors;
+pub(crate) mod actors;
 pub mod bell;
 pub(crate) mod checker;
 pub(crate) mod checks;

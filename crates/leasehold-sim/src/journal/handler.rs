@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::actors::{JournalActors, SECOND};
 use super::checker::JournalChecker;
 use crate::host::SimHost;
+use crate::queue::actors::requested_failure;
 
 impl JournalActors {
     /// One run of a handler.
@@ -20,8 +21,7 @@ impl JournalActors {
             }
         };
         let _guard = RunGuard { checker: self.checker.clone(), run };
-        let (kind, attempt) = (context.task().task_type.to_string(), context.attempt());
-        let most = if kind == "long" { self.pace.lease * 4 } else { SECOND * 2 };
+        let most = if context.task().task_type.as_str() == "long" { self.pace.lease * 4 } else { SECOND * 2 };
         let until = self.checker.now() + host.random_below(most);
         loop {
             self.alarm.check(self.checker.check_running(run));
@@ -31,17 +31,11 @@ impl JournalActors {
             context.progress(host.random() % 100);
             host.sleep(SECOND.min(until.saturating_sub(self.checker.now()) + Duration::from_millis(1))).await;
         }
-        match kind.as_str() {
-            "retries" if attempt < 3 => Err(TaskError::Retry("not yet".into())),
-            "fatal" => Err(TaskError::Permanent("never".into())),
-            "snoozes" if context.epoch() < 3 => Err(TaskError::Snooze(host.random_below(SECOND * 60))),
-            // Avoids the message that a normal panic prints.
-            "panics" if attempt < 2 => std::panic::resume_unwind(Box::new("as asked")),
-            _ => {
-                self.checker.succeed(&context);
-                Ok(context.epoch())
-            }
+        if let Some(failure) = requested_failure(&context, &host) {
+            return Err(failure);
         }
+        self.checker.succeed(&context);
+        Ok(context.epoch())
     }
 }
 

@@ -292,8 +292,7 @@ impl QueueActors {
             }
         };
         let _guard = RunGuard { checker: self.checker.clone(), run };
-        let (kind, attempt) = (context.task().task_type.to_string(), context.attempt());
-        let most = if kind == "long" { self.lease * 3 } else { SLICE * 2 };
+        let most = if context.task().task_type.as_str() == "long" { self.lease * 3 } else { SLICE * 2 };
         let until = self.checker.now() + host.random_below(most);
         loop {
             self.alarm.check(self.checker.check_running(run));
@@ -302,17 +301,11 @@ impl QueueActors {
             }
             host.sleep(SLICE.min(until.saturating_sub(self.checker.now()) + Duration::from_millis(1))).await;
         }
-        match kind.as_str() {
-            "retries" if attempt < 3 => Err(TaskError::Retry("not yet".into())),
-            "fatal" => Err(TaskError::Permanent("never".into())),
-            "snoozes" if context.epoch() < 3 => Err(TaskError::Snooze(host.random_below(SLICE * 60))),
-            // Avoids the message that a normal panic prints.
-            "panics" if attempt < 2 => std::panic::resume_unwind(Box::new("as asked")),
-            _ => {
-                self.checker.succeed(&context);
-                Ok(context.epoch())
-            }
+        if let Some(failure) = requested_failure(&context, &host) {
+            return Err(failure);
         }
+        self.checker.succeed(&context);
+        Ok(context.epoch())
     }
 
     async fn operate(self, host: Arc<SimHost>, client: Client) {
@@ -364,4 +357,19 @@ impl Drop for RunGuard {
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Failure of a run that the type of its task asks for, if any.
+pub(crate) fn requested_failure(context: &Context, host: &SimHost) -> Option<TaskError> {
+    let (kind, attempt) = (context.task().task_type.as_str(), context.attempt());
+    match kind {
+        "retries" if attempt < 3 => Some(TaskError::Retry("not yet".into())),
+        "fatal" => Some(TaskError::Permanent("never".into())),
+        "snoozes" if context.epoch() < 3 => {
+            Some(TaskError::Snooze(host.random_below(Duration::from_mins(1))))
+        }
+        // Avoids the message that a normal panic prints.
+        "panics" if attempt < 2 => std::panic::resume_unwind(Box::new("as asked")),
+        _ => None,
+    }
 }
