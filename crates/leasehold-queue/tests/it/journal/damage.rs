@@ -214,6 +214,9 @@ async fn a_record_of_an_unknown_kind_asks_for_an_upgrade() {
     );
 }
 
+/// Changes the bytes of a file.
+type Damage = fn(&[u8]) -> Vec<u8>;
+
 /// Folder of a journal, as a process leaves it that had three brokers: two snapshots, and commits after them.
 struct JournalFolder {
     folder: tempfile::TempDir,
@@ -272,7 +275,7 @@ async fn a_missing_or_corrupt_part_of_a_folder_is_named_and_nothing_is_overwritt
     let snapshot = journal.files("snapshot", "").pop().unwrap();
     let chunk = journal.files("state", "").pop().unwrap();
     let epoch = journal.files("log", "epoch").into_iter().find(|path| path.ends_with("epoch")).unwrap();
-    let damages: [(&str, fn(&[u8]) -> Vec<u8>); 3] = [
+    let damages: [(&str, Damage); 3] = [
         ("changed", flipped),
         ("truncated", |body| body[..30].to_vec()),
         ("of a newer format", |_| b"{\"format\":2}\n".to_vec()),
@@ -295,7 +298,9 @@ async fn a_missing_or_corrupt_part_of_a_folder_is_named_and_nothing_is_overwritt
     let (body, parts) = (fs::read(&epoch).unwrap(), journal.parts());
     for damage in [None, Some("x")] {
         fs::remove_file(&epoch).unwrap();
-        damage.iter().for_each(|damage| fs::write(&epoch, damage).unwrap());
+        if let Some(damage) = damage {
+            fs::write(&epoch, damage).unwrap();
+        }
         let process = journal.process().await;
         let error = process.submit("work", 1).await.unwrap_err();
         assert!(error.kind() == Kind::Corrupt && error.to_string().contains("epoch is corrupt"), "{error}");
