@@ -4,7 +4,9 @@ use futures::future::{BoxFuture, select};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use leasehold_core::filter::Filter;
-use leasehold_core::journal::{JournalCounts, JournalState, Operated, SubmitRequest, TaskPage};
+use leasehold_core::journal::{
+    ExportPage, JournalCounts, JournalState, JournalTask, Operated, SubmitRequest, TaskPage,
+};
 use leasehold_core::limits::BROKER_PAGE_MAX;
 use leasehold_core::{Error, Event, NewTask, Now, Result, Status, Task, TaskId, TaskIdPrefix};
 use leasehold_store::{Client, Host, HostExt, Version};
@@ -135,6 +137,21 @@ impl QueueLayout for JournalQueue {
 
     fn purge_all<'a>(&'a self, retention: &'a Retention) -> BoxFuture<'a, Result<PurgedAll>> {
         self.purge_pages(retention.clone()).boxed()
+    }
+
+    fn export(&self) -> BoxStream<'_, Result<JournalTask>> {
+        let pages = stream::try_unfold(Some(None), move |after: Option<Option<TaskId>>| async move {
+            let Some(after) = after else { return Ok(None) };
+            let read = move |state: &JournalState, _| state.export(after, BROKER_PAGE_MAX);
+            let ExportPage { tasks, next } = self.read(Freshness::Current, read).await?;
+            Ok(Some((stream::iter(tasks.into_iter().map(Ok)), next.map(Some))))
+        });
+        pages.try_flatten().boxed()
+    }
+
+    fn import(&self, task: JournalTask) -> BoxFuture<'_, Result<bool>> {
+        let task = Box::new(task);
+        self.broker.ask(|answer| BrokerRequest::Import { task, answer }).boxed()
     }
 
     fn stats(&self) -> BoxFuture<'_, Result<Stats>> {

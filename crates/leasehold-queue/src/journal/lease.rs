@@ -150,7 +150,7 @@ impl BrokerLease {
     ///
     /// The lease of a new queue is created only if the log is empty: without its lease nothing tells where a log begins.
     ///
-    /// Requests: 1 get, 1 put; for a new queue 2 gets, 1 list, 1 put.
+    /// Requests: 1 get, 1 put; for a new queue 2 gets, 1 list, 1 put. A log without a lease is listed and its lease read again before it is reported.
     pub(crate) async fn take(
         client: &Client,
         log: &Log,
@@ -171,13 +171,20 @@ impl BrokerLease {
                 .map(|found| if has_ended(&found) { found.released(now, write_id.clone()) } else { found });
             Ok(Lease::take(found, &subject, &holder, now, write_id))
         };
-        let existing = leases.take_by(keys::JOURNAL_LEASE, |found, now, write_id| match found {
-            None => Err(missing_lease().with_reason(Reason::Missing)),
-            found => decide(found, now, write_id),
-        });
-        let taken = match existing.await {
-            Err(error) if error.reason() == Some(Reason::Missing) && log.is_empty().await? => {
-                leases.take_by(keys::JOURNAL_LEASE, decide).await?
+        let take_existing = || {
+            leases.take_by(keys::JOURNAL_LEASE, |found, now, write_id| match found {
+                None => Err(missing_lease().with_reason(Reason::Missing)),
+                found => decide(found, now, write_id),
+            })
+        };
+        let taken = match take_existing().await {
+            Err(error) if error.reason() == Some(Reason::Missing) => {
+                if log.is_empty().await? {
+                    leases.take_by(keys::JOURNAL_LEASE, decide).await?
+                } else {
+                    // Another process may have created both meanwhile: the lease precedes the log, and is never deleted.
+                    take_existing().await?
+                }
             }
             taken => taken?,
         };
