@@ -22,7 +22,7 @@ use std::future::ready;
 
 use crate::connect::ObjectQueue;
 use crate::inspect::READS_AT_ONCE;
-use crate::layout::Intent;
+use crate::meta_cache::Intent;
 
 impl ObjectQueue {
     /// Exports all tasks. A corrupt object is an item with an error of kind corrupt, and the export continues.
@@ -61,7 +61,7 @@ impl ObjectQueue {
         let body = Bytes::from(record::write(&task));
         let put = self.client.put(Purpose::Submit, &self.task_key(&task.id), body, &When::Absent).await?;
         // A write that took longer than the layout can be trusted may have been applied at an outdated key.
-        self.ensure_layout_current().await?;
+        self.ensure_meta_current().await?;
         let is_new = match put {
             PutOutcome::Written(_) | PutOutcome::Superseded(_) => true,
             PutOutcome::Lost(_) => !self.is_imported(&task).await?,

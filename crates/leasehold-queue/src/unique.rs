@@ -263,14 +263,8 @@ impl ObjectQueue {
         let mut input = input.clone();
         input.sort_all_objects();
         KeyRecord {
-            format: FORMAT,
-            task_id,
-            task_type: task_type.clone(),
             input_hash: blake3::hash(input.to_string().as_bytes()).to_hex().to_string(),
-            expires_at,
-            removed_at: None,
-            write_id: self.client.write_id(),
-            unknown: Map::new(),
+            ..KeyRecord::new(task_id, task_type.clone(), expires_at, self.client.write_id())
         }
     }
 }
