@@ -217,9 +217,6 @@ async fn a_record_of_an_unknown_kind_asks_for_an_upgrade() {
     );
 }
 
-/// Changes the bytes of a file.
-type Damage = fn(&[u8]) -> Vec<u8>;
-
 /// Folder of a journal, as a process leaves it that had three brokers: two snapshots, and commits after them.
 struct JournalFolder {
     folder: tempfile::TempDir,

@@ -135,7 +135,7 @@ async fn an_import_that_dies_at_any_request_is_completed_by_the_next() {
             let world = World::new().await;
             let (queue, stage) = world.staged().await;
             stage.play_at(number, fate);
-            // The task may have been written before the process died.
+            // The task may have been written before the process crashed.
             let _ = queue.import(task.clone()).await;
             assert_covered(&world.store, &context).await;
             let next: Queue = world.queue.clone().into();
