@@ -8,7 +8,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::commands::{
     artifact, cost, dashboard, get, leases, list, migrate, operate, outpost, overview, quarantine,
-    serve_pieces, submit, submit_many, tail, up, worker, workers,
+    serve_pieces, submit, submit_many, tail, transfer, up, worker, workers,
 };
 
 /// Heading of the global options in every help text.
@@ -107,6 +107,12 @@ pub(crate) enum Command {
     /// Change the number of shards of a live queue; resumes an interrupted migration
     #[command(after_help = "Example:\n  leasehold migrate-shards --to 2 --dry-run")]
     MigrateShards(migrate::MigrateArgs),
+    /// Print all tasks as lines that `import` reads, to move them to another queue; stop its workers first
+    #[command(after_help = "Example:\n  leasehold export --store ./queue > tasks.ndjson")]
+    Export,
+    /// Import the tasks of another queue, with their ids, states and histories; a task that exists is left as it is
+    #[command(after_help = "Example:\n  leasehold import tasks.ndjson --store s3://my-bucket/tasks")]
+    Import(transfer::ImportArgs),
     /// Count tasks by status: one request per task, up to 10,000 tasks
     #[command(after_help = "Example:\n  leasehold stats --json")]
     Stats(overview::StatsArgs),

@@ -28,6 +28,7 @@ pub(crate) mod submit;
 pub(crate) mod submit_many;
 pub(crate) mod tail;
 pub(crate) mod task_ref;
+pub(crate) mod transfer;
 mod until_empty;
 pub(crate) mod up;
 pub(crate) mod worker;
@@ -170,6 +171,8 @@ async fn run_command(
         Command::Check(args) => overview::check(queue, &args, printer).await,
         Command::Quarantine(args) => quarantine::run(queue.objects()?, &args, printer).await,
         Command::MigrateShards(args) => migrate::run(queue.objects()?, &args, printer, &shutdown).await,
+        Command::Export => transfer::export(queue, printer).await,
+        Command::Import(args) => transfer::import(queue, &args, printer).await,
         Command::Stats(args) => overview::stats(queue, &args, printer).await,
         Command::Shards => shards::run(queue.objects()?, printer).await,
         Command::Workers(args) => workers::run(queue.objects()?, &args, printer).await,
@@ -292,6 +295,7 @@ fn open_mode(command: &Command, settings: &Settings) -> OpenMode {
         | Command::Get(_)
         | Command::History(_)
         | Command::Wait(_)
+        | Command::Export
         | Command::Stats(_)
         | Command::Shards
         | Command::Workers(_)

@@ -179,7 +179,17 @@ fn kind_and_code(error: &anyhow::Error) -> (&'static str, u8) {
 
 /// Prints one line, or one JSON value, to standard output.
 pub(crate) fn line(line: impl fmt::Display) {
-    let written = writeln!(std::io::stdout(), "{}", escaped_except_colours(&line.to_string()));
+    print_bytes(escaped_except_colours(&line.to_string()).as_bytes());
+}
+
+/// Prints one line of data to standard output as it is: another program reads it.
+pub(crate) fn unescaped_line(line: &[u8]) {
+    print_bytes(line);
+}
+
+fn print_bytes(line: &[u8]) {
+    let mut stdout = std::io::stdout().lock();
+    let written = stdout.write_all(line).and_then(|()| stdout.write_all(b"\n"));
     if written.is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe) {
         // The reader has closed the pipe, as in `list | head`: the rest would be read from the store in vain. Clear the
         // spinner, so that the shell prompt starts on an empty line.

@@ -46,9 +46,9 @@ pub use change::TaskChange;
 pub use commit::{Commit, CommitHash, CommitHeader, EncodedCommit, Fence, LogPosition, Seq};
 pub use decide::{
     ClaimRequest, ClaimToRenew, JournalContext, JournalDecision, Operated, PurgeCursor, PurgePage,
-    RenewRequest, RenewedClaim, SettleRequest, SubmitRequest, Ticked,
+    RenewRequest, RenewedClaim, SettleRequest, SubmitRequest, Ticked, check_same_task,
 };
-pub use read::{JournalCounts, TaskPage};
+pub use read::{ExportPage, JournalCounts, TaskPage};
 pub use record::{ChangeKind, JournalRecord};
 pub use snapshot::{ChunkName, ChunkRef, SnapshotManifest};
 pub use state::{JournalState, Logged};

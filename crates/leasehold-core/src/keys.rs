@@ -313,6 +313,13 @@ pub fn journal_commit(seq: Seq) -> String {
     format!("{JOURNAL_LOG}{:020}", seq.get())
 }
 
+/// Parses the key of a commit of the journal.
+#[must_use]
+pub fn parse_journal_commit(key: &str) -> Option<Seq> {
+    let seq = Seq::new(key.strip_prefix(JOURNAL_LOG)?.parse().ok()?);
+    (journal_commit(seq) == key).then_some(seq)
+}
+
 /// Prefixes of all index entries.
 pub const ENTRY_PREFIXES: [&str; 4] = ["ready/", "leases/", INBOXES, OVERFLOW];
 

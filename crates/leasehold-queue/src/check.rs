@@ -88,6 +88,8 @@ pub enum Remedy {
     Prune,
     /// A newer version of this program, which can read it.
     Update,
+    /// A backup: other parts of the queue depend on it.
+    Restore,
     /// The tools of the store: this program cannot read or address the object.
     StoreTools,
 }

@@ -20,6 +20,7 @@ pub use builder::{SUBMITS_AT_ONCE, Submit, Submitted};
 use futures::future::{BoxFuture, ready};
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
+use leasehold_core::journal::JournalTask;
 use leasehold_core::new_task::check_time;
 use leasehold_core::task::Change;
 use leasehold_core::{
@@ -175,6 +176,20 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
     /// Applies a retention to every task.
     fn purge_all<'a>(&'a self, retention: &'a Retention) -> BoxFuture<'a, Result<PurgedAll>> {
         Box::pin(async { self.objects_for("purge tasks")?.purge_all(retention).await })
+    }
+
+    /// Exports all tasks with their state, their history and the reservations of their idempotency keys. Tasks that change
+    /// meanwhile may be exported before or after the change.
+    fn export(&self) -> BoxStream<'_, Result<JournalTask>> {
+        let tasks = self.objects_for("export tasks").map(ObjectQueue::export);
+        stream::once(ready(tasks)).try_flatten().boxed()
+    }
+
+    /// Imports a task as it was exported; false if it exists, in which case it is left as it is. A task that was running is
+    /// free when its claim has expired. Another task with its id, or with its idempotency key, is an error with
+    /// [`Reason::Conflict`].
+    fn import(&self, task: JournalTask) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(async { self.objects_for("import tasks")?.import(task).await })
     }
 
     /// Counts pending and running tasks.

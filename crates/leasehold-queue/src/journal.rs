@@ -22,9 +22,12 @@
 //! | `stage` | stages in the life of a broker |
 //! | `follow` | reading without the lease |
 //! | `snapshot` | the live tasks in chunks, so that a replay is short |
+//! | `check`, `damage` | missing and corrupt parts: all of them, and what to do |
 
 mod broker;
+mod check;
 mod commit;
+mod damage;
 mod follow;
 mod handle;
 mod home;

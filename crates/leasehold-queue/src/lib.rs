@@ -62,6 +62,7 @@ pub mod sweep;
 mod tasks;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod transfer;
 pub mod unique;
 pub mod update;
 

@@ -9,6 +9,7 @@
 //! get, 2 puts and 1 delete.
 
 use bytes::Bytes;
+use leasehold_core::journal::KeyReservation;
 use leasehold_core::oversize::corrupt_reason;
 pub use leasehold_core::unique::{LIFETIME, LIFETIME_MIN, Scope, UniqueKey};
 use leasehold_core::{
@@ -89,14 +90,8 @@ impl ObjectQueue {
     ) -> Result<Reserved> {
         key.check()?;
         let path = keys::unique(&key.hash(&new_task.task_type).to_hex());
-        // Two programs may serialize the same input in different order.
-        let mut input = new_task.input.clone();
-        input.sort_all_objects();
         let expires_at = self.now()?.latest_known().plus(key.lifetime);
-        let record = KeyRecord {
-            input_hash: blake3::hash(input.to_string().as_bytes()).to_hex().to_string(),
-            ..KeyRecord::new(fresh, new_task.task_type.clone(), expires_at, self.client.write_id())
-        };
+        let record = self.key_record(fresh, &new_task.task_type, &new_task.input, expires_at);
         let mut when = When::Absent;
         loop {
             match self.client.put(Purpose::Submit, &path, record.to_bytes(), &when).await? {
@@ -210,18 +205,67 @@ impl ObjectQueue {
 
     /// Expiry of the idempotency record of a task, if a record still has its id.
     pub(crate) async fn key_expiry(&self, task: &Task) -> Result<Option<StoreTime>> {
+        Ok(self.key_reservation(task).await?.map(|reservation| reservation.expires_at))
+    }
+
+    /// Reservation of the idempotency key of a task, if a record still has its id: the one that expires last.
+    pub(crate) async fn key_reservation(&self, task: &Task) -> Result<Option<KeyReservation>> {
         let Some(key) = &task.idempotency_key else { return Ok(None) };
-        let mut latest = None;
+        let mut latest: Option<KeyReservation> = None;
         for scope in [Scope::Queue, Scope::TaskType] {
             let key = UniqueKey { scope, ..UniqueKey::new(key.clone()) };
             let path = keys::unique(&key.hash(&task.task_type).to_hex());
             let Some(object) = self.client.get(Purpose::Sweep, &path).await? else { continue };
             let record = parsed(&path, &object.body)?;
-            if record.task_id == task.id {
-                latest = latest.max(Some(record.expires_at));
+            let expires_at = record.expires_at;
+            if record.task_id == task.id && latest.is_none_or(|latest| latest.expires_at < expires_at) {
+                latest = Some(KeyReservation { scope, expires_at });
             }
         }
         Ok(latest)
+    }
+
+    /// Reserves the idempotency key of a task that is imported, until its expiry.
+    pub(crate) async fn import_key(&self, task: &Task, reservation: KeyReservation) -> Result<()> {
+        let KeyReservation { scope, expires_at } = reservation;
+        let Some(key) = &task.idempotency_key else { return Ok(()) };
+        if self.now()?.is_past(expires_at) {
+            return Ok(());
+        }
+        let path = keys::unique(&scope.hash(key, &task.task_type).to_hex());
+        let record = self.key_record(task.id, &task.task_type, &task.input, expires_at);
+        match self.client.put(Purpose::Submit, &path, record.to_bytes(), &When::Absent).await? {
+            PutOutcome::Lost(Some(object)) => {
+                let found = parsed(&path, &object.body)?;
+                if found.task_id == task.id {
+                    return Ok(());
+                }
+                let (id, other) = (task.id, found.task_id);
+                let message = format!("idempotency key of task {id} belongs to task {other}");
+                Err(Error::invalid(message).with_reason(Reason::Conflict))
+            }
+            PutOutcome::Lost(None) => {
+                Err(Error::new(Kind::Unavailable, format!("`{path}` was removed meanwhile; retry")))
+            }
+            PutOutcome::Written(_) | PutOutcome::Superseded(_) => Ok(()),
+        }
+    }
+
+    /// Record by which a task has its key.
+    fn key_record(
+        &self,
+        task_id: TaskId,
+        task_type: &TaskType,
+        input: &Value,
+        expires_at: StoreTime,
+    ) -> KeyRecord {
+        // Two programs may serialize the same input in different order.
+        let mut input = input.clone();
+        input.sort_all_objects();
+        KeyRecord {
+            input_hash: blake3::hash(input.to_string().as_bytes()).to_hex().to_string(),
+            ..KeyRecord::new(task_id, task_type.clone(), expires_at, self.client.write_id())
+        }
     }
 }
 

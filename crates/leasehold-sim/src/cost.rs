@@ -5,9 +5,12 @@
 //! Tasks are submitted at random moments, evenly distributed, by a few producers. Workers start at the
 //! beginning and stay. Every request from the first connection to the last settlement is counted, as a
 //! provider would.
+//!
+//! In the object layout every worker and every producer is a process of its own. In the journal layout one
+//! process contains all of them, since a broker serves its own process only.
 
 use leasehold_core::{Error, NewTask, Result, ShardLen, keys};
-use leasehold_queue::{DirectDispatch, ObjectQueue, QueueConfig};
+use leasehold_queue::{DirectDispatch, LayoutName, Queue, QueueConfig};
 use leasehold_store::{Client, Host, List, Prices, Purpose, SystemHost, Verb};
 use leasehold_worker::{Context, InboxLease, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::Value;
@@ -15,6 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+use tokio::sync::OnceCell;
 
 use crate::faults::Faults;
 use crate::random::SimRandom;
@@ -37,10 +41,12 @@ pub enum Mode {
     Leased,
     /// Producers put tasks into the inboxes of workers.
     Direct,
+    /// The queue has the journal layout: workers wait for tasks in its broker.
+    Journal,
 }
 
 impl Mode {
-    /// Returns the mode with this name.
+    /// Returns the mode of the object layout with this name.
     pub fn from_name(name: &str) -> Result<Self> {
         match name {
             "shared" => Ok(Self::Shared),
@@ -133,15 +139,22 @@ impl Workload {
         let mut world = World::new(seed, Faults::none()).with_scenario("cost");
         world.trace().silence();
         let (done, mut clients) = (Arc::new(AtomicU64::new(0)), Vec::new());
-        for number in 0..self.workers {
-            let (host, client) = world.process(&format!("worker {number}"));
-            clients.push(client.clone());
-            world.spawn(host.process(), work(self.clone(), number, host, client, done.clone()));
+        let shared = (self.mode == Mode::Journal).then(|| world.process("broker"));
+        let broker = shared.as_ref().map(|(host, client)| self.connection(host.clone(), client.clone()));
+        let mut process = |name: &str| {
+            let (host, client) = shared.clone().unwrap_or_else(|| world.process(name));
+            let connection = broker.clone().unwrap_or_else(|| self.connection(host.clone(), client.clone()));
+            clients.push(client);
+            (host.process(), connection)
+        };
+        let workers: Vec<_> = (0..self.workers).map(|number| process(&format!("worker {number}"))).collect();
+        let producers: Vec<_> =
+            self.moments(seed).into_iter().map(|moments| (process("producer"), moments)).collect();
+        for (number, (process, connection)) in workers.into_iter().enumerate() {
+            world.spawn(process, work(connection, number, done.clone()));
         }
-        for moments in self.moments(seed) {
-            let (host, client) = world.process("producer");
-            clients.push(client.clone());
-            world.spawn(host.process(), produce(self.clone(), moments, host, client));
+        for ((process, connection), moments) in producers {
+            world.spawn(process, produce(connection, moments));
         }
         let failed = |failed: crate::Failed| Error::new(leasehold_core::Kind::Internal, failed.to_string());
         let part = self.duration() / 100;
@@ -156,6 +169,7 @@ impl Workload {
         // Results of the last handlers are still to be recorded.
         world.run_for(SETTLE).map_err(failed)?;
         let days = world.now().as_secs_f64() / 86_400.0;
+        self.forget_shared(&mut clients);
         Ok(CostReport { requests: counted(&clients), tasks: done.load(Relaxed), days, steps: world.steps() })
     }
 
@@ -166,24 +180,22 @@ impl Workload {
         let host: Arc<dyn Host> = Arc::new(SystemHost);
         let began = host.instant();
         let (done, mut clients, mut running) = (Arc::new(AtomicU64::new(0)), Vec::new(), Vec::new());
-        for number in 0..self.workers {
-            clients.push(open()?);
+        let shared = (self.mode == Mode::Journal).then(&open).transpose()?;
+        let broker = shared.clone().map(|client| self.connection(host.clone(), client));
+        let mut connection = || {
+            clients.push(shared.clone().map_or_else(&open, Ok)?);
             let client = clients[clients.len() - 1].clone();
-            running.push(host.spawn(Box::pin(work(
-                self.clone(),
-                number,
-                host.clone(),
-                client,
-                done.clone(),
-            ))));
+            Ok::<_, Error>(broker.clone().unwrap_or_else(|| self.connection(host.clone(), client)))
+        };
+        for number in 0..self.workers {
+            let number = usize::try_from(number).unwrap_or(usize::MAX);
+            running.push(host.spawn(Box::pin(work(connection()?, number, done.clone()))));
         }
         if self.mode == Mode::Direct {
             self.wait_for_inboxes(&open()?).await?;
         }
         for moments in self.moments(seed) {
-            clients.push(open()?);
-            let client = clients[clients.len() - 1].clone();
-            running.push(host.spawn(Box::pin(produce(self.clone(), moments, host.clone(), client))));
+            running.push(host.spawn(Box::pin(produce(connection()?, moments))));
         }
         while done.load(Relaxed) < self.tasks() {
             if host.instant().since(began) > self.duration() + REST {
@@ -197,7 +209,19 @@ impl Workload {
         host.sleep(SETTLE).await;
         let days = host.instant().since(began).as_secs_f64() / 86_400.0;
         drop(running);
+        self.forget_shared(&mut clients);
         Ok(CostReport { requests: counted(&clients), tasks: done.load(Relaxed), days, steps: 0 })
+    }
+
+    fn connection(&self, host: Arc<dyn Host>, client: Client) -> Connection {
+        Connection { workload: self.clone(), host, client, queue: Arc::default() }
+    }
+
+    /// Keeps one of the clients if all of them are the one of the broker.
+    fn forget_shared(&self, clients: &mut Vec<Client>) {
+        if self.mode == Mode::Journal {
+            clients.truncate(1);
+        }
     }
 
     /// Waits until every worker has its inbox, which on a busy machine takes longer than the producers' head
@@ -238,16 +262,33 @@ fn counted(clients: &[Client]) -> BTreeMap<(Purpose, Verb), u64> {
     requests
 }
 
-async fn connect(workload: &Workload, client: Client) -> ObjectQueue {
-    let direct = (workload.mode == Mode::Direct).then(DirectDispatch::default);
-    let config =
-        QueueConfig { shard_prefix_len: Some(workload.shard_len.digits()), direct, ..QueueConfig::default() };
-    ObjectQueue::with_config(client, config).await.expect("no faults are injected")
+/// Connection of a worker or a producer to the queue. Clones share it, as those in one process do.
+#[derive(Clone)]
+struct Connection {
+    workload: Workload,
+    host: Arc<dyn Host>,
+    client: Client,
+    queue: Arc<OnceCell<Queue>>,
 }
 
-async fn produce(workload: Workload, moments: Vec<Duration>, host: Arc<dyn Host>, client: Client) {
-    let queue = connect(&workload, client).await;
-    if workload.mode == Mode::Direct {
+impl Connection {
+    async fn open(&self) -> Queue {
+        let connect = || async {
+            let Workload { mode, shard_len, .. } = self.workload;
+            let direct = (mode == Mode::Direct).then(DirectDispatch::default);
+            let layout = if mode == Mode::Journal { LayoutName::Journal } else { LayoutName::Objects };
+            let shard_prefix_len = Some(shard_len.digits());
+            let config =
+                QueueConfig { shard_prefix_len, direct, layout: Some(layout), ..QueueConfig::default() };
+            Queue::with_config(self.client.clone(), config).await.expect("no faults are injected")
+        };
+        self.queue.get_or_init(connect).await.clone()
+    }
+}
+
+async fn produce(connection: Connection, moments: Vec<Duration>) {
+    let (queue, host) = (connection.open().await, &connection.host);
+    if connection.workload.mode == Mode::Direct {
         // Workers start first: a producer that finds no inbox does not list them again for half a minute.
         host.sleep(HEAD_START).await;
     }
@@ -260,8 +301,9 @@ async fn produce(workload: Workload, moments: Vec<Duration>, host: Arc<dyn Host>
     }
 }
 
-async fn work(workload: Workload, number: u64, host: Arc<dyn Host>, client: Client, done: Arc<AtomicU64>) {
-    let queue = connect(&workload, client).await;
+async fn work(connection: Connection, number: usize, done: Arc<AtomicU64>) {
+    let queue = connection.open().await;
+    let Connection { workload, host, .. } = connection;
     let leasing = (workload.mode == Mode::Leased).then(ShardLeasing::default);
     let inbox = (workload.mode == Mode::Direct).then(InboxLease::default);
     let options = WorkerOptions { leasing, inbox, ..WorkerOptions::default() };
@@ -295,6 +337,8 @@ mod tests {
         workload.play(1, |_| {}).unwrap()
     }
 
+    const VERBS: [Verb; 4] = [Verb::Put, Verb::Get, Verb::List, Verb::Delete];
+
     fn count(report: &CostReport, purpose: Purpose, verb: Verb) -> u64 {
         report.requests.get(&(purpose, verb)).copied().unwrap_or(0)
     }
@@ -318,6 +362,43 @@ mod tests {
 
     #[test]
     fn one_seed_gives_one_bill() {
-        assert_eq!(small(Mode::Leased), small(Mode::Leased));
+        for mode in [Mode::Leased, Mode::Journal] {
+            assert_eq!(small(mode), small(mode));
+        }
+    }
+
+    #[test]
+    fn an_hour_of_a_thousand_tasks_in_a_journal_makes_one_or_two_puts_per_task() {
+        let report = small(Mode::Journal);
+        assert_eq!(report.tasks, 1_000);
+        let commits = count(&report, Purpose::Journal, Verb::Put);
+        assert!((1_000..=2_100).contains(&commits), "a submit with its claim, and most results: {commits}");
+        assert!(count(&report, Purpose::Journal, Verb::Get) < 20, "nothing is read while it serves");
+        let renewals = count(&report, Purpose::Lease, Verb::Put);
+        assert!((360..=380).contains(&renewals), "the lease, every 10 s: {renewals}");
+        for purpose in [Purpose::Submit, Purpose::Discover, Purpose::Claim, Purpose::Settle, Purpose::Renew] {
+            assert!(VERBS.iter().all(|verb| count(&report, purpose, *verb) == 0), "{purpose:?}");
+        }
+    }
+
+    /// Targets of the design, in US dollars per month.
+    #[test]
+    fn in_a_journal_the_reference_workload_costs_at_most_24_dollars_and_an_idle_queue_3() {
+        let prices = Prices::of("aws").unwrap();
+        let reference = Workload {
+            workers: 50,
+            tasks_per_day: 100_000,
+            days: 1.0 / 48.0,
+            mode: Mode::Journal,
+            shard_len: ShardLen::DEFAULT,
+            handler: Duration::from_secs(1),
+        };
+        let busy = reference.play(1, |_| {}).unwrap();
+        assert_eq!(busy.tasks, reference.tasks());
+        let cost = busy.per_month(&prices);
+        assert!(cost <= 24.0, "US$ {cost:.2}");
+        let idle = Workload { tasks_per_day: 0, ..reference }.play(1, |_| {}).unwrap();
+        let cost = idle.per_month(&prices);
+        assert!(cost <= 3.0, "US$ {cost:.2}");
     }
 }

@@ -47,8 +47,8 @@ pub use health::{Health, Outage};
 pub use host::{Host, HostExt, SystemHost};
 pub use ledger::{Ledger, Purpose, Snapshot, Verb};
 pub use log::{
-    CommitOutcome, FencedLog, FolderLogDirectory, Followed, HeldLock, Log, LogDirectory, LogFile, LogHolder,
-    LogReader, LogTrimmer, LogWriter, TakeOver,
+    CommitOutcome, FencedLog, FolderLogDirectory, Followed, HeldLock, Log, LogDirectory, LogFault, LogFile,
+    LogHolder, LogReader, LogTrimmer, LogWriter, TakeOver,
 };
 pub use memory::MemoryStore;
 pub use object::{AccessKey, BucketAddress, BucketStore};

@@ -20,6 +20,7 @@
 
 mod bucket;
 mod continuity;
+mod faults;
 mod folder;
 
 use bytes::Bytes;
@@ -35,6 +36,7 @@ use crate::folder::FolderOptions;
 use crate::host::Host;
 use crate::mutant::breaks;
 use bucket::{BucketLog, BucketReader, BucketTrimmer, BucketWriter};
+pub use faults::LogFault;
 use folder::{FolderLog, FolderReader, FolderTrimmer, FolderWriter};
 pub use folder::{FolderLogDirectory, HeldLock, LogDirectory, LogFile};
 
@@ -130,7 +132,7 @@ impl Log {
     /// again if another commit turns up there. Errors of both end the takeover.
     ///
     /// Cost in a bucket: one get per commit, at most [`SLOTS_AT_ONCE`](leasehold_core::limits::SLOTS_AT_ONCE) at once and
-    /// as many beyond the end, and one put. In a folder: three syncs of files, two of the directory, and one of each directory above it.
+    /// as many beyond the end, one list, and one put. In a folder: three syncs of files, two of the directory, and one of each directory above it.
     ///
     /// # Cancel safety
     ///
@@ -157,6 +159,31 @@ impl Log {
                 Home::Bucket(log) => Home::Bucket(log.reader(from)),
                 Home::Folder(log) => Home::Folder(log.reader(from)),
             },
+        }
+    }
+
+    /// True if the log has no commit. Cost in a bucket: one list.
+    pub async fn is_empty(&self) -> Result<bool> {
+        match &self.home {
+            Home::Bucket(log) => log.is_empty().await,
+            Home::Folder(log) => log.is_empty().await,
+        }
+    }
+
+    /// Reads every commit after `from`, and returns what is missing or corrupt. `on_commit` gets the commits before the
+    /// first fault; its error is a fault, too.
+    ///
+    /// A fault is one only if the lease, read after this, still names the snapshot that `from` belongs to (B12).
+    ///
+    /// Cost in a bucket: one list for every thousand commits, and one get for each.
+    pub async fn check(
+        &self,
+        from: LogPosition,
+        mut on_commit: impl FnMut(Commit) -> Result<()> + Send,
+    ) -> Result<Vec<LogFault>> {
+        match &self.home {
+            Home::Bucket(log) => log.check(from, &mut on_commit).await,
+            Home::Folder(log) => log.check(from, &mut on_commit).await,
         }
     }
 

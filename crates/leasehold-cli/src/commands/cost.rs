@@ -3,6 +3,7 @@
 
 use clap::Args;
 use leasehold_core::{Error, Kind, ShardLen};
+use leasehold_queue::LayoutName;
 use leasehold_sim::cost::{CostReport, Mode, Workload};
 use leasehold_store::{Prices, Purpose, Verb};
 use serde_json::json;
@@ -28,6 +29,9 @@ pub(crate) struct CostArgs {
     /// Number of days to simulate; the cost is for 30 days
     #[arg(long, value_name = "DAYS", default_value_t = 1.0)]
     days: f64,
+    /// Layout of the queue: objects or journal
+    #[arg(long, default_value = "objects")]
+    layout: String,
     /// Way in which workers find tasks: shared, shard-leasing or direct
     #[arg(long, default_value = "shared")]
     mode: String,
@@ -46,7 +50,11 @@ pub(crate) struct CostArgs {
 }
 
 pub(crate) fn run(args: &CostArgs, printer: &Printer) -> anyhow::Result<()> {
-    let (mode, prices) = (Mode::from_name(&args.mode)?, Prices::of(&args.provider)?);
+    let mode = match args.layout.parse::<LayoutName>()? {
+        LayoutName::Objects => Mode::from_name(&args.mode)?,
+        LayoutName::Journal => Mode::Journal,
+    };
+    let prices = Prices::of(&args.provider)?;
     let workload = Workload {
         workers: args.workers,
         tasks_per_day: args.tasks_per_day,
@@ -142,7 +150,7 @@ fn as_json(args: &CostArgs, report: &CostReport, prices: &Prices) -> serde_json:
                "usd_per_month": monthly(report, purpose, prices)})
     });
     json!({
-        "mode": args.mode, "provider": prices.provider, "workers": args.workers, "tasks": report.tasks,
+        "layout": args.layout, "mode": args.mode, "provider": prices.provider, "workers": args.workers, "tasks": report.tasks,
         "days": report.days, "is_estimate": args.quick, "requests": rows.collect::<Vec<_>>(),
         "usd_per_month": report.per_month(prices), "usd_per_million_tasks": per_million(report, prices),
     })
@@ -168,7 +176,7 @@ fn print(args: &CostArgs, report: &CostReport, prices: &Prices, printer: &Printe
         report.tasks,
         report.days,
         args.workers,
-        args.mode,
+        if args.layout == LayoutName::Journal.as_str() { "layout journal" } else { &args.mode },
         per_million(report, prices),
         prices.provider
     ));

@@ -351,6 +351,7 @@ fn corrupt_row(corrupt: &CorruptObject) -> Vec<Cell> {
         Remedy::Quarantine => format!("leasehold quarantine {key}"),
         Remedy::Prune => "leasehold artifact prune".into(),
         Remedy::Update => "update leasehold: a newer version wrote this object".into(),
+        Remedy::Restore => "restore it from a backup of the store".into(),
         Remedy::StoreTools => "delete it with the tools of the store".into(),
     };
     vec![Cell::new(Style::Bad, "corrupt"), reason.into(), todo.into()]

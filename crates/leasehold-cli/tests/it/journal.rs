@@ -74,6 +74,54 @@ fn commands_that_need_objects_are_refused() {
 }
 
 #[test]
+fn tasks_are_exported_and_imported_between_layouts() {
+    let (objects, journal) = (QueueFixture::new(), journal());
+    objects.run(&["init"]);
+    let id = objects.run(&["submit", "-t", "greet", "-i", r#"{"name": "Ada"}"#, "--key", "once"]);
+    objects.run(&["submit", "-t", "later", "--delay", "1h"]);
+    let lines = objects.run(&["export"]);
+    assert!(lines.ends_with("\n{\"exported\":2}"), "{lines}");
+    let file = journal.path().join(".leasehold/tasks.ndjson");
+    std::fs::write(&file, &lines).unwrap();
+    let file = file.to_str().unwrap();
+    assert_eq!(journal.run(&["import", file]), "imported 2 tasks");
+    assert_eq!(journal.run(&["import", file]), "imported 0 tasks, 2 existed");
+    assert_eq!(status(&journal, &id), "pending");
+    journal.run(&["worker", "--exec", "greet=cat", "--drain"]);
+    assert_eq!(status(&journal, &id), "completed");
+    assert_eq!(journal.run(&["submit", "-t", "greet", "-i", r#"{"name": "Ada"}"#, "--key", "once"]), id);
+    // A file that was cut off imports nothing.
+    std::fs::write(file, lines.lines().next().unwrap()).unwrap();
+    let other = QueueFixture::new();
+    other.run(&["init"]);
+    let refused = output_of(&mut other.command(&["import", file]));
+    assert!(refused.contains("is not a complete export: it has 1 task; export again"), "{refused}");
+    assert_eq!(other.run(&["list", "--json"]), "");
+    // The tasks of the journal as they are now.
+    std::fs::write(file, journal.run(&["export"])).unwrap();
+    assert_eq!(other.run(&["import", file, "--json"]), r#"{"imported":2,"existed":0,"refused":0}"#);
+    assert_eq!(status(&other, &id), "completed");
+}
+
+#[test]
+fn a_missing_part_of_the_log_is_named_and_check_reports_it() {
+    let fixture = journal();
+    fixture.run(&["submit", "-t", "greet"]);
+    fixture.run(&["submit", "-t", "greet"]);
+    let log = fixture.path().join("journal/0/log");
+    let mut segments: Vec<_> = std::fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().path()).collect();
+    segments.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
+    segments.sort();
+    std::fs::remove_file(&segments[0]).unwrap();
+    let name = segments[0].file_name().unwrap().to_str().unwrap();
+    for args in [&["submit", "-t", "greet"][..], &["stats"], &["check"]] {
+        let refused = output_of(&mut fixture.command(args));
+        assert!(refused.contains(name) && refused.ends_with("--- exit code 65"), "{args:?}: {refused}");
+        assert!(refused.contains("restore it from a backup of the store"), "{args:?}: {refused}");
+    }
+}
+
+#[test]
 fn while_a_worker_is_the_broker_other_processes_read_and_are_told_who_it_is() {
     let fixture = journal();
     let id = fixture.run(&["submit", "-t", "slow"]);

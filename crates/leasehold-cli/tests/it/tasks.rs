@@ -5,7 +5,7 @@ use leasehold_queue::ObjectQueue;
 use leasehold_queue::discover::KeyRange;
 use leasehold_queue::source::TaskTypes;
 use leasehold_store::{Client, OpenOptions, Purpose};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -309,19 +309,9 @@ fn the_demo_completes_all_tasks() {
 
 #[test]
 fn cost_counts_every_request() {
-    let report = |mode| {
-        let args = [
-            "cost",
-            "--workers",
-            "3",
-            "--tasks-per-day",
-            "48000",
-            "--days",
-            "0.02",
-            "--mode",
-            mode,
-            "--json",
-        ];
+    let report = |name, value| {
+        let args =
+            ["cost", "--workers", "3", "--tasks-per-day", "48000", "--days", "0.02", name, value, "--json"];
         let output = leasehold(&args).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         serde_json::from_slice::<Value>(&output.stdout).unwrap()
@@ -332,14 +322,19 @@ fn cost_counts_every_request() {
         row[verb].as_u64().unwrap()
     };
     for (mode, claim_puts) in [("shared", 2), ("leased", 1), ("shard-leasing", 1), ("direct", 1)] {
-        let report = report(mode);
+        let report = report("--mode", mode);
         assert_eq!(report["tasks"], 960);
         assert_eq!(count(&report, "settle", "put"), 960);
         assert!(count(&report, "claim", "put") >= 960 * claim_puts);
         assert!(report["usd_per_month"].as_f64().unwrap() > 0.0);
     }
-    let output = leasehold(&["cost", "--mode", "undivided"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(64));
+    let journal = report("--layout", "journal");
+    assert_eq!((&journal["tasks"], &journal["layout"]), (&json!(960), &json!("journal")));
+    assert!(count(&journal, "journal", "put") < 2 * 960, "{journal}");
+    for unknown in [["--mode", "undivided"], ["--layout", "columns"]] {
+        let output = leasehold(&[&["cost"], &unknown[..]].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(64));
+    }
 }
 
 /// Command on a full disk: empty files can be created, and every write to one fails.

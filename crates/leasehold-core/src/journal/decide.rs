@@ -4,10 +4,11 @@
 //! A broker calls one of them and passes the decision to [`JournalState::log`](super::JournalState::log):
 //!
 //! ```text
-//!   advance(now) ─▶ submit · claim · renew · settle · operate · purge · tick ─▶ log ─▶ the answer is held, then sent
+//!   advance(now) ─▶ submit · claim · renew · settle · operate · purge · import · tick ─▶ log ─▶ the answer is held, then sent
 //! ```
 
 mod claim;
+mod import;
 mod operate;
 mod purge;
 mod renew;
@@ -16,6 +17,7 @@ mod submit;
 mod tick;
 
 pub use claim::ClaimRequest;
+pub use import::check_same_task;
 pub use operate::Operated;
 pub use purge::{PurgeCursor, PurgePage};
 pub use renew::{ClaimToRenew, RenewRequest, RenewedClaim};

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use super::state::{JournalState, LoadedTask};
+use super::task::JournalTask;
 use super::types::{ReadyKey, TypeRow};
 use crate::error::Result;
 use crate::filter::Filter;
@@ -19,6 +20,15 @@ const FOUND_MAX: usize = 10;
 pub struct TaskPage {
     /// Tasks that match, in the order of their ids.
     pub tasks: Vec<Task>,
+    /// Id after which the next page begins; none if this was the last.
+    pub next: Option<TaskId>,
+}
+
+/// One page of an export.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ExportPage {
+    /// Tasks in the order of their ids.
+    pub tasks: Vec<JournalTask>,
     /// Id after which the next page begins; none if this was the last.
     pub next: Option<TaskId>,
 }
@@ -69,6 +79,21 @@ impl JournalState {
             }
         }
         page.next = page.next.filter(|_| examined.next().is_some());
+        Ok(page)
+    }
+
+    /// Exports at most `max` tasks, in the order of their ids.
+    pub fn export(&self, after: Option<TaskId>, max: usize) -> Result<ExportPage> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut live = self.tasks.range((start, Bound::Unbounded));
+        let mut page = ExportPage::default();
+        for (id, live) in live.by_ref().take(max) {
+            let loaded = live.load()?;
+            let (key, claim) = (loaded.logged.key, loaded.logged.claim);
+            page.tasks.push(JournalTask { task: loaded.into_current(), key, claim });
+            page.next = Some(*id);
+        }
+        page.next = page.next.filter(|_| live.next().is_some());
         Ok(page)
     }
 

@@ -7,9 +7,10 @@
 //! of the snapshot and 1 per chunk.
 
 use leasehold_core::journal::{JournalState, LogPosition};
-use leasehold_core::{Error, Kind, Result, keys};
+use leasehold_core::{Error, Kind, Result};
 use leasehold_store::{Client, Followed, Log, LogReader};
 
+use super::damage::{missing_lease, with_way_out};
 use super::lease::{self, JournalFields};
 use super::open::apply;
 use super::snapshot::load;
@@ -46,12 +47,12 @@ impl Follower {
     pub(super) async fn follow(known: Option<Self>, client: &Client, log: &Log) -> Result<Self> {
         let mut outcome = match known {
             Some(mut follower) => follower.read().await.map(|()| follower),
-            None => Self::new(client, log, read_fields(client).await?.as_ref()).await,
+            None => Self::new(client, log, fields(client, log).await?.as_ref()).await,
         };
         for _ in 0..STARTS_MAX {
             // Read after the log: commits are deleted only after the lease has a floor above them, so that a slot that was
             // absent before is the end.
-            let fields = read_fields(client).await?;
+            let fields = fields(client, log).await?;
             outcome = match outcome {
                 Ok(follower) if follower.is_complete(fields.as_ref()) => return Ok(follower),
                 Err(error) if error.kind() != Kind::Corrupt => return Err(error),
@@ -60,7 +61,7 @@ impl Follower {
             };
         }
         let message = "commits are deleted before they can be read; retry";
-        outcome.and(Err(Error::new(Kind::Unavailable, message)))
+        outcome.map_err(with_way_out).and(Err(Error::new(Kind::Unavailable, message)))
     }
 
     /// True if the next commit was not deleted when it was found absent.
@@ -77,10 +78,16 @@ impl Follower {
     }
 }
 
-async fn read_fields(client: &Client) -> Result<Option<JournalFields>> {
-    let lease = lease::read(client).await?;
-    lease.as_ref().map(JournalFields::read).transpose().map_err(|error| {
-        let message = format!("{error}; restore `{}` from a backup", keys::JOURNAL_LEASE);
-        Error::new(Kind::Corrupt, message)
-    })
+async fn fields(client: &Client, log: &Log) -> Result<Option<JournalFields>> {
+    read_fields(client, log).await.map_err(with_way_out)
+}
+
+/// Reads the lease; none if the journal has never had a broker. Requests: 1 get; without a lease 2, and 1 list.
+pub(super) async fn read_fields(client: &Client, log: &Log) -> Result<Option<JournalFields>> {
+    let mut lease = lease::read(client).await?;
+    if lease.is_none() && !log.is_empty().await? {
+        // The first broker puts its lease before its first commit.
+        lease = Some(lease::read(client).await?.ok_or_else(missing_lease)?);
+    }
+    lease.as_ref().map(JournalFields::read).transpose()
 }

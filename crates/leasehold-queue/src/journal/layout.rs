@@ -4,7 +4,9 @@ use futures::future::{BoxFuture, select};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use leasehold_core::filter::Filter;
-use leasehold_core::journal::{JournalCounts, JournalState, Operated, SubmitRequest, TaskPage};
+use leasehold_core::journal::{
+    ExportPage, JournalCounts, JournalState, JournalTask, Operated, SubmitRequest, TaskPage,
+};
 use leasehold_core::limits::BROKER_PAGE_MAX;
 use leasehold_core::{Error, Event, NewTask, Now, Result, Status, Task, TaskId, TaskIdPrefix};
 use leasehold_store::{Client, Host, HostExt, Version};
@@ -137,13 +139,28 @@ impl QueueLayout for JournalQueue {
         self.purge_pages(retention.clone()).boxed()
     }
 
+    fn export(&self) -> BoxStream<'_, Result<JournalTask>> {
+        let pages = stream::try_unfold(Some(None), move |after: Option<Option<TaskId>>| async move {
+            let Some(after) = after else { return Ok(None) };
+            let read = move |state: &JournalState, _| state.export(after, BROKER_PAGE_MAX);
+            let ExportPage { tasks, next } = self.read(Freshness::Current, read).await?;
+            Ok(Some((stream::iter(tasks.into_iter().map(Ok)), next.map(Some))))
+        });
+        pages.try_flatten().boxed()
+    }
+
+    fn import(&self, task: JournalTask) -> BoxFuture<'_, Result<bool>> {
+        let task = Box::new(task);
+        self.broker.ask(|answer| BrokerRequest::Import { task, answer }).boxed()
+    }
+
     fn stats(&self) -> BoxFuture<'_, Result<Stats>> {
         self.read(Freshness::Current, |state, now| Ok(stats(&state.counts(), now))).boxed()
     }
 
     fn check(&self, _repair: bool) -> BoxFuture<'_, Result<Checked>> {
-        // A corrupt log or record is an error of the read. There is no index that could disagree with the tasks.
-        self.follow(|state, _| Ok(Checked { tasks: state.len() as u64, ..Checked::default() })).boxed()
+        // There is no index that could disagree with the tasks, so there is nothing to repair.
+        self.check_parts().boxed()
     }
 
     fn close(&self) -> BoxFuture<'_, Result<()>> {

@@ -15,15 +15,18 @@
 
 use leasehold_core::journal::{LogPosition, Seq};
 use leasehold_core::limits::JOURNAL_LEASE_TTL;
-use leasehold_core::{Error, HexName, Holder, Kind, Lease, Now, Result, StoreTime, WorkerId, keys};
+use leasehold_core::{
+    Error, HexName, Holder, Kind, Lease, Now, Reason, Result, StoreTime, WorkerId, WriteId, keys,
+};
 use leasehold_store::host::HostProcess;
 use leasehold_store::mutant::breaks;
-use leasehold_store::{Client, HostExt};
+use leasehold_store::{Client, HostExt, Log};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::damage::missing_lease;
 use crate::lease::{HeldLease, Leases, Renewed, Taken, read_lease};
 
 /// Field of the lease that outlives its holders (rule C2).
@@ -145,9 +148,12 @@ pub(crate) enum TakenJournal {
 impl BrokerLease {
     /// Takes the lease if it is free, or if its holder is `ended`, as the kernel says on the same host.
     ///
-    /// Requests: 1 get, 1 put.
+    /// The lease of a new queue is created only if the log is empty: without its lease nothing tells where a log begins.
+    ///
+    /// Requests: 1 get, 1 put; for a new queue 2 gets, 1 list, 1 put. A log without a lease is listed and its lease read again before it is reported.
     pub(crate) async fn take(
         client: &Client,
+        log: &Log,
         instance: &HexName,
         ended: Option<&Lease>,
     ) -> Result<TakenJournal> {
@@ -158,14 +164,31 @@ impl BrokerLease {
         };
         let leases = Leases::new(client.clone(), holder.clone())?;
         let process = client.host().process();
-        let taken = leases.take_by(keys::JOURNAL_LEASE, |found, now, write_id| {
+        let decide = |found: Option<Lease>, now: Now, write_id: WriteId| {
             let subject = JournalFields::after(found.as_ref(), process.clone())?.write();
             let has_ended = |found: &Lease| ended.is_some_and(|ended| ended.is_same_claim(found));
             let found = found
                 .map(|found| if has_ended(&found) { found.released(now, write_id.clone()) } else { found });
             Ok(Lease::take(found, &subject, &holder, now, write_id))
-        });
-        Ok(match taken.await? {
+        };
+        let take_existing = || {
+            leases.take_by(keys::JOURNAL_LEASE, |found, now, write_id| match found {
+                None => Err(missing_lease().with_reason(Reason::Missing)),
+                found => decide(found, now, write_id),
+            })
+        };
+        let taken = match take_existing().await {
+            Err(error) if error.reason() == Some(Reason::Missing) => {
+                if log.is_empty().await? {
+                    leases.take_by(keys::JOURNAL_LEASE, decide).await?
+                } else {
+                    // Another process may have created both meanwhile: the lease precedes the log, and is never deleted.
+                    take_existing().await?
+                }
+            }
+            taken => taken?,
+        };
+        Ok(match taken {
             Taken::Ours(held) => {
                 let fields = JournalFields::read(&held.lease)?;
                 TakenJournal::Ours(Box::new(Self { leases, held, fields }))

@@ -21,6 +21,7 @@ use std::time::Duration;
 use super::broker::maintenance::{CommitsSince, SnapshotLimits};
 use super::broker::superseded;
 use super::commit::Linger;
+use super::damage::with_way_out;
 use super::home::LogHome;
 use super::lease::{self, BrokerLease, JournalFields, TakenJournal, new_instance};
 use super::snapshot::{ChunkTable, load};
@@ -70,10 +71,11 @@ async fn take_lease(client: &Client, log: &Log, instance: &HexName) -> Result<Br
     let mut waited_for: Option<Lease> = None;
     let mut ended = None;
     loop {
-        let held = match BrokerLease::take(client, instance, ended.as_ref()).await? {
-            TakenJournal::Ours(lease) => return Ok(*lease),
-            TakenJournal::Others(held) => held,
-        };
+        let held =
+            match BrokerLease::take(client, log, instance, ended.as_ref()).await.map_err(with_way_out)? {
+                TakenJournal::Ours(lease) => return Ok(*lease),
+                TakenJournal::Others(held) => held,
+            };
         let waited = client.host().instant().since(began);
         match log.holder_is_alive().await? {
             Some(true) => return Err(held_by(&held)),
@@ -213,7 +215,7 @@ async fn keep_renewed(lease: &mut BrokerLease) -> Error {
 /// B12).
 pub(super) async fn judge(lease: &BrokerLease, mismatch: Error) -> Error {
     match lease::read(lease.client()).await {
-        Ok(Some(found)) if lease.is_same_claim(&found) => mismatch,
+        Ok(Some(found)) if lease.is_same_claim(&found) => with_way_out(mismatch),
         Ok(_) => superseded(),
         Err(error) => error,
     }

@@ -1,8 +1,8 @@
 //! Requests to a broker, and its answers.
 
 use leasehold_core::journal::{
-    ClaimRequest, JournalState, Operated, PurgeCursor, PurgePage, RenewRequest, RenewedClaim, SettleRequest,
-    SubmitRequest,
+    ClaimRequest, JournalState, JournalTask, Operated, PurgeCursor, PurgePage, RenewRequest, RenewedClaim,
+    SettleRequest, SubmitRequest,
 };
 use leasehold_core::new_task::Submitted;
 use leasehold_core::retention::{Purged, Retention};
@@ -31,6 +31,8 @@ pub(super) enum BrokerRequest {
     Purge { retention: Arc<Retention>, after: Option<PurgeCursor>, by: Arc<str>, answer: AnswerTo<PurgePage> },
     /// Applies a retention to one task.
     PurgeTask { id: TaskId, retention: Arc<Retention>, by: Arc<str>, answer: AnswerTo<Purged> },
+    /// Imports a task of another queue.
+    Import { task: Box<JournalTask>, answer: AnswerTo<bool> },
     /// Reads the state.
     Read { read: StateRead, freshness: Freshness },
     /// Waits until a task has another revision.

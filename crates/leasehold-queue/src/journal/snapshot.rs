@@ -237,8 +237,7 @@ pub(super) async fn load(
     position: LogPosition,
     state: &mut JournalState,
 ) -> Result<SnapshotManifest> {
-    let key = keys::journal_snapshot(position.seq);
-    let manifest = SnapshotManifest::decode(format!("`{key}`"), &read(client, &key).await?, position)?;
+    let manifest = read_manifest(client, position).await?;
     let chunks = stream::iter(manifest.chunks.clone()).map(|chunk| async move {
         let key = keys::journal_chunk(chunk.name);
         decode_chunk(format!("`{key}`"), &read(client, &key).await?, &chunk)
@@ -250,11 +249,17 @@ pub(super) async fn load(
     Ok(manifest)
 }
 
-async fn read(client: &Client, key: &str) -> Result<Bytes> {
+/// Reads the manifest of the snapshot at a position. Requests: 1 get.
+pub(super) async fn read_manifest(client: &Client, position: LogPosition) -> Result<SnapshotManifest> {
+    let key = keys::journal_snapshot(position.seq);
+    SnapshotManifest::decode(format!("`{key}`"), &read(client, &key).await?, position)
+}
+
+/// Reads a part of a snapshot. Requests: 1 get.
+pub(super) async fn read(client: &Client, key: &str) -> Result<Bytes> {
     let found = client.get(Purpose::Journal, key).await?.map(|object| object.body);
     found.ok_or_else(|| {
-        let message =
-            format!("`{key}`, a part of the journal's snapshot, is missing; restore it from a backup");
+        let message = format!("`{key}`, a part of the journal's snapshot, is missing");
         Error::new(Kind::Corrupt, message)
     })
 }

@@ -1,7 +1,9 @@
 //! The journal layout over a store in memory, in tokio's paused time.
 
 #![expect(clippy::disallowed_methods, reason = "the time of these tests is tokio's, which is paused")]
+mod damage;
 mod snapshots;
+mod transfers;
 
 use futures::TryStreamExt;
 use futures::future::BoxFuture;

@@ -3,13 +3,17 @@
 //! A put that is not answered, or refused, is resolved by [`Client::put`]: the slot contains our bytes → written; it is
 //! absent → the same bytes again (B4, B5); it contains other bytes → lost. No bound in time turns into a wrong answer:
 //! an error says that the outcome is unknown, and the writer is poisoned.
+//!
+//! A slot that is absent although a later one is not is a *gap*: no process of ours leaves one above the floor. A takeover
+//! lists the log once before it puts its fence, so that the fence never fills a gap, which a backup could close; so does
+//! the first read of a reader.
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use leasehold_core::journal::{Commit, CommitHeader, LogPosition, Seq, commit};
-use leasehold_core::keys::journal_commit;
+use leasehold_core::keys::{JOURNAL_LOG, journal_commit, parse_journal_commit};
 use leasehold_core::limits::SLOTS_AT_ONCE;
-use leasehold_core::{Error, Result};
+use leasehold_core::{Error, Kind, Result};
 use std::collections::BTreeSet;
 
 use super::continuity::{HistoryEnd, mismatch};
@@ -17,11 +21,11 @@ use super::{CommitOutcome, FencedLog, Followed, Home, LogHolder, Replay, TakeOve
 use crate::client::{Client, PutOutcome};
 use crate::ledger::Purpose;
 use crate::mutant::breaks;
-use crate::store::When;
+use crate::store::{List, When};
 
 #[derive(Debug, Clone)]
 pub(super) struct BucketLog {
-    client: Client,
+    pub(super) client: Client,
 }
 
 /// Content of a slot, judged by a process that reads on.
@@ -30,6 +34,16 @@ enum Slot {
     /// Written by the holder of our epoch or of a later one.
     Newer,
     Mismatch(Error),
+}
+
+/// Slot that was absent, judged by a list.
+enum AbsentSlot {
+    /// It is the end of the log.
+    End,
+    /// It was filled since.
+    Filled,
+    /// There are commits after it.
+    Gap(Error),
 }
 
 /// End of a read.
@@ -46,7 +60,7 @@ impl BucketLog {
     }
 
     pub(super) fn reader(&self, from: LogPosition) -> BucketReader {
-        BucketReader { log: self.clone(), end: HistoryEnd::new(from) }
+        BucketReader { log: self.clone(), end: HistoryEnd::new(from), is_listed: false }
     }
 
     /// Replays, and puts the fence in the first slot that is absent. One that was filled meanwhile is replayed.
@@ -58,6 +72,11 @@ impl BucketLog {
                 ReadEnd::Absent => {}
                 ReadEnd::Newer => return Ok(TakeOver::Superseded),
                 ReadEnd::Mismatch(error) => return Ok(TakeOver::Mismatch(error)),
+            }
+            match self.judge_absent(end.position.seq.next()).await? {
+                AbsentSlot::End => {}
+                AbsentSlot::Filled => continue,
+                AbsentSlot::Gap(error) => return Ok(TakeOver::Mismatch(error)),
             }
             let header = CommitHeader { fence: Some(fence()?), ..self.header(holder, end.position, 0) };
             let encoded = commit::encode(&header, &[])?;
@@ -101,9 +120,20 @@ impl BucketLog {
         loop {
             let first = end.position.seq.next();
             let slots = (0..at_once as u64).map(|more| self.body(Seq::new(first.get().saturating_add(more))));
+            let mut bodies = futures::future::join_all(slots).await.into_iter();
             // Not the first error, but the first slot that is not there, ends the read.
-            for body in futures::future::join_all(slots).await {
-                let Some(body) = body? else { return Ok(ReadEnd::Absent) };
+            while let Some(body) = bodies.next() {
+                let Some(body) = body? else {
+                    let absent = end.position.seq.next();
+                    let later = bodies.position(|later| matches!(later, Ok(Some(_))));
+                    let Some(later) = later else { return Ok(ReadEnd::Absent) };
+                    // Both may have been written since the first one was read.
+                    if self.body(absent).await?.is_some() {
+                        break;
+                    }
+                    let later = Seq::new(absent.get() + 1 + later as u64);
+                    return Ok(ReadEnd::Mismatch(missing(absent, later)));
+                };
                 match judge(end, below_epoch, &body) {
                     Slot::Continues(commit) => on_commit(commit)?,
                     Slot::Newer => return Ok(ReadEnd::Newer),
@@ -114,7 +144,31 @@ impl BucketLog {
         }
     }
 
-    async fn body(&self, seq: Seq) -> Result<Option<Bytes>> {
+    /// Judges a slot that was absent by a list of the slots after it. Requests: 1 list; 1 get if there are any.
+    async fn judge_absent(&self, seq: Seq) -> Result<AbsentSlot> {
+        let listed = self.first_listed(seq.previous()).await?;
+        Ok(match listed {
+            None => AbsentSlot::End,
+            Some(listed) if listed == seq => AbsentSlot::Filled,
+            // The list may have passed the slot just before it was filled.
+            Some(_) if self.body(seq).await?.is_some() => AbsentSlot::Filled,
+            Some(later) => AbsentSlot::Gap(missing(seq, later)),
+        })
+    }
+
+    /// First commit after `seq` that a list shows. Requests: 1 list.
+    async fn first_listed(&self, seq: Seq) -> Result<Option<Seq>> {
+        let list = List { limit: 1, ..List::all(JOURNAL_LOG).after(journal_commit(seq)) };
+        let page = self.client.list(Purpose::Journal, &list).await?;
+        Ok(page.entries.first().and_then(|listed| parse_journal_commit(&listed.key)))
+    }
+
+    /// True if there is no commit. Requests: 1 list.
+    pub(super) async fn is_empty(&self) -> Result<bool> {
+        Ok(self.first_listed(Seq::NONE).await?.is_none())
+    }
+
+    pub(super) async fn body(&self, seq: Seq) -> Result<Option<Bytes>> {
         let found = self.client.get(Purpose::Journal, &journal_commit(seq)).await?;
         Ok(found.map(|object| object.body))
     }
@@ -130,6 +184,12 @@ impl BucketLog {
             fence: None,
         }
     }
+}
+
+/// Error of a gap in the log.
+fn missing(seq: Seq, later: Seq) -> Error {
+    let message = format!("`{}` is missing, although commit {later} exists", journal_commit(seq));
+    Error::new(Kind::Corrupt, message)
 }
 
 /// Judges the slot after `end`, and moves behind it if it continues the history.
@@ -248,6 +308,8 @@ impl BucketTrimmer {
 pub(super) struct BucketReader {
     log: BucketLog,
     end: HistoryEnd,
+    /// True if a list has shown no gap at the end of the first read.
+    is_listed: bool,
 }
 
 impl BucketReader {
@@ -259,10 +321,19 @@ impl BucketReader {
         &mut self,
         on_commit: &mut (dyn FnMut(Commit) -> Result<()> + Send),
     ) -> Result<Followed> {
-        match self.log.read(&mut self.end, None, on_commit).await? {
-            ReadEnd::Mismatch(error) => Ok(Followed::Mismatch(error)),
-            // Without an epoch of its own a reader knows no newer one.
-            ReadEnd::Absent | ReadEnd::Newer => Ok(Followed::Current),
+        loop {
+            if let ReadEnd::Mismatch(error) = self.log.read(&mut self.end, None, on_commit).await? {
+                return Ok(Followed::Mismatch(error));
+            }
+            // Without an epoch of its own a reader knows no newer one: the slot is absent.
+            if self.is_listed {
+                return Ok(Followed::Current);
+            }
+            match self.log.judge_absent(self.end.position.seq.next()).await? {
+                AbsentSlot::End => self.is_listed = true,
+                AbsentSlot::Filled => {}
+                AbsentSlot::Gap(error) => return Ok(Followed::Mismatch(error)),
+            }
         }
     }
 }

@@ -71,6 +71,16 @@ impl FolderLog {
         FolderReader::new(self.clone(), from)
     }
 
+    /// True if there is no segment.
+    pub(super) async fn is_empty(&self) -> Result<bool> {
+        self.blocking(|directory| Ok(walk::newest(&walk::names(directory)?).is_none())).await
+    }
+
+    /// Reports a missing or corrupt epoch file.
+    pub(super) async fn check_epoch(&self) -> Result<()> {
+        self.blocking(|directory| epoch::check(directory).map(drop)).await
+    }
+
     pub(super) async fn holder_is_alive(&self) -> Result<bool> {
         self.blocking(|directory| {
             let epoch = epoch::read(directory)?;

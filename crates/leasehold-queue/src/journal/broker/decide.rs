@@ -53,6 +53,9 @@ impl Broker {
                     state.purge_task(&id, &retention, context)
                 })
             }
+            BrokerRequest::Import { task, answer } => {
+                self.decide(BROKER, Urgency::Urgent, answer, |state, context| state.import(*task, context))
+            }
             BrokerRequest::Read { read, freshness } => {
                 let now = self.now()?;
                 self.advance(now);

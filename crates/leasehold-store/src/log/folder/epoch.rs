@@ -52,13 +52,19 @@ pub(super) fn read(directory: &dyn LogDirectory) -> Result<u64> {
     })
 }
 
-/// Locks the next epoch; none if another process holds that lock, or has written the epoch already.
-pub(super) fn lock_next(directory: &dyn LogDirectory) -> Result<Option<TakenEpoch>> {
-    directory.ensure().map_err(of(directory))?;
+/// Reads the epoch, which must be there if there are segments.
+pub(super) fn check(directory: &dyn LogDirectory) -> Result<u64> {
     let found = read(directory)?;
     if found == 0 {
         check_unused(directory)?;
     }
+    Ok(found)
+}
+
+/// Locks the next epoch; none if another process holds that lock, or has written the epoch already.
+pub(super) fn lock_next(directory: &dyn LogDirectory) -> Result<Option<TakenEpoch>> {
+    directory.ensure().map_err(of(directory))?;
+    let found = check(directory)?;
     let epoch = found + 1;
     let lock = directory.try_lock(&lock_name(epoch)).map_err(of(directory))?;
     if lock.is_none() && !breaks("log-epoch-unlocked") {

@@ -225,6 +225,36 @@ async fn a_slot_with_other_content_is_a_mismatch() {
 }
 
 #[tokio::test]
+async fn a_gap_is_a_mismatch_and_no_fence_is_put_into_it() {
+    for missing in 2..=40 {
+        let (store, client, mut serving) = serving().await;
+        for _ in 0..40 {
+            commit_records(&mut serving.writer, "1\n").await.unwrap();
+        }
+        let log = Log::in_bucket(client);
+        store.inner.delete(&journal_commit(Seq::new(missing))).await.unwrap();
+        let taken = log.take_over(&log_holder(2), LogPosition::START, || Ok(some_fence()), |_| Ok(())).await;
+        let Ok(TakeOver::Mismatch(error)) = taken else { panic!("{taken:?}") };
+        let key = journal_commit(Seq::new(missing));
+        assert!(error.to_string().starts_with(&format!("`{key}` is missing, although commit ")), "{error}");
+        let Ok(Followed::Mismatch(error)) = log.reader(LogPosition::START).read(|_| Ok(())).await else {
+            panic!("it is read")
+        };
+        assert!(error.to_string().contains(&key), "{error}");
+        assert_eq!(slot(&store, missing).await, None);
+        let mut read = 0;
+        let faults = log.check(LogPosition::START, |_| {
+            read += 1;
+            Ok(())
+        });
+        let faults = faults.await.unwrap();
+        assert_eq!((faults.len(), &faults[0].key, read), (1, &key, missing - 1));
+        let dependent = format!("; commits {missing} to 41 cannot be replayed");
+        assert!(faults[0].error.to_string().ends_with(&dependent), "{}", faults[0].error);
+    }
+}
+
+#[tokio::test]
 async fn a_commit_that_finds_an_earlier_epoch_in_its_slot_is_a_mismatch() {
     let (store, client) = fated();
     let log = Log::in_bucket(client);
@@ -290,8 +320,9 @@ async fn the_cost_in_requests_is_as_documented() {
     assert_eq!((counted(Verb::Put), counted(Verb::Get)), (101, 1), "one put for each commit");
     assert!(first.writer.is_current().await.unwrap());
     assert_eq!(counted(Verb::Get), 2);
+    assert_eq!(counted(Verb::List), 1, "one for each takeover");
     let second = serve(&log, 2, LogPosition::START).await.unwrap();
-    assert_eq!(texts(&second.replayed).len(), 100);
+    assert_eq!((texts(&second.replayed).len(), counted(Verb::List)), (100, 2));
     let gets = counted(Verb::Get) - 2;
     assert!((102..=117).contains(&gets), "one get for each commit, and at most 16 beyond the end: {gets}");
     let all = client.ledger().snapshot();
