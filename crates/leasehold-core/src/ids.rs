@@ -12,7 +12,7 @@ use std::str::FromStr;
 use uuid::Uuid;
 
 /// Name of 128 random bits, written as 32 hex digits.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct HexName(String);
 
@@ -154,6 +154,13 @@ impl TaskIdPrefix {
     pub(crate) fn first_id(&self) -> TaskId {
         let nil = TaskId(Uuid::nil()).to_string();
         let padded = format!("{}{}", self.0, &nil[self.0.len()..]);
+        padded.parse().expect("a prefix was checked to be part of an id")
+    }
+
+    /// Largest id that begins with these characters.
+    pub(crate) fn last_id(&self) -> TaskId {
+        let max = TaskId(Uuid::max()).to_string();
+        let padded = format!("{}{}", self.0, &max[self.0.len()..]);
         padded.parse().expect("a prefix was checked to be part of an id")
     }
 

@@ -18,6 +18,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
+//! | [`archive`] | final tasks outside of the live state: objects, their table, what is archived and merged |
 //! | [`change`] | difference between two revisions of a task |
 //! | [`commit`] | encoding of one write to the log |
 //! | [`decide`] | decisions on requests: one file each |
@@ -29,6 +30,7 @@
 //! | `index`, `types` | indexes of the live tasks |
 //! | `read`, `upcoming` | reads: one task, lists, counts; what a worker could wait for |
 
+pub mod archive;
 pub mod change;
 pub mod commit;
 pub mod decide;
@@ -42,13 +44,18 @@ pub mod task;
 mod types;
 mod upcoming;
 
+pub use archive::{
+    ArchiveBatch, ArchiveChange, ArchiveLimits, ArchiveName, ArchivePage, ArchiveRef, ArchiveTable,
+    ArchivedTask, MovedTask, OutdatedCopy, WrittenArchive,
+};
 pub use change::TaskChange;
 pub use commit::{Commit, CommitHash, CommitHeader, EncodedCommit, Fence, LogPosition, Seq};
 pub use decide::{
-    ClaimRequest, ClaimToRenew, JournalContext, JournalDecision, Operated, PurgeCursor, PurgePage,
-    RenewRequest, RenewedClaim, SettleRequest, SubmitRequest, Ticked, check_same_task,
+    ArchiveWork, ClaimRequest, ClaimToRenew, JournalContext, JournalDecision, ObjectPurge, Operated,
+    PurgeCursor, PurgePage, RenewRequest, RenewedClaim, SettleRequest, SubmitRequest, Ticked,
+    check_same_task, purge_archived, purges_archived,
 };
-pub use read::{ExportPage, JournalCounts, TaskPage};
+pub use read::{ArchivedRange, ExportPage, JournalCounts, TaskPage, TaskPlace};
 pub use record::{ChangeKind, JournalRecord};
 pub use snapshot::{ChunkName, ChunkRef, SnapshotManifest};
 pub use state::{JournalState, Logged};

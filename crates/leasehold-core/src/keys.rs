@@ -25,6 +25,7 @@
 //! | `journal/0/log/{seq}` | a commit of the journal | its broker (*absent*) | once a snapshot covers it; a fence never |
 //! | `journal/0/state/{seq}-{n}` | chunk of live tasks, written with the snapshot at that commit | the broker (*absent*) | when neither of the last two snapshots refers to it |
 //! | `journal/0/snapshot/{seq}` | list of the chunks of a snapshot | the broker (*absent*) | when two newer ones exist |
+//! | `journal/0/archive/{day}/{first}-{last}-{id}` | archived tasks of a UTC day (or of `undated` ids) with ids of one range; the id is random | the broker (*absent*), before the record that refers to it | an hour after the record that removes it, when a snapshot covers that; one that no record refers to by `leasehold check --repair` |
 //! | `probe/{name}/…` | temporary objects | `leasehold doctor`, the first connection | at the end of the probe; those of a killed probe by `leasehold check --repair` a day later |
 //! | `quarantine/{write_id}/{key}` | bytes of a corrupt object | `leasehold quarantine` (*absent*) | never: an operator deletes it |
 //!
@@ -37,7 +38,7 @@ pub use check::{check_key, check_prefix};
 pub use entry::{Entry, Index, IndexLocation};
 
 use crate::ids::{ArtifactId, Name, TaskId, TaskIdPrefix, WorkerId, WriteId};
-use crate::journal::{ChunkName, Seq};
+use crate::journal::{ArchiveName, ChunkName, Seq};
 use crate::shard::{Shard, ShardLen, ShardRange};
 
 /// Configuration shared by all clients of a queue.
@@ -318,6 +319,21 @@ pub fn journal_commit(seq: Seq) -> String {
 pub fn parse_journal_commit(key: &str) -> Option<Seq> {
     let seq = Seq::new(key.strip_prefix(JOURNAL_LOG)?.parse().ok()?);
     (journal_commit(seq) == key).then_some(seq)
+}
+
+/// Prefix of the archive of the journal.
+pub const JOURNAL_ARCHIVE: &str = "journal/0/archive/";
+
+/// Key of an object of the archive.
+#[must_use]
+pub fn journal_archive(name: &ArchiveName) -> String {
+    format!("{JOURNAL_ARCHIVE}{name}")
+}
+
+/// Parses the key of an object of the archive.
+#[must_use]
+pub fn parse_journal_archive(key: &str) -> Option<ArchiveName> {
+    key.strip_prefix(JOURNAL_ARCHIVE)?.parse().ok()
 }
 
 /// Prefixes of all index entries.

@@ -153,6 +153,51 @@ pub const SNAPSHOT_INTERVAL: Duration = Duration::from_mins(5);
 /// over if it does not find them.
 pub const COMMITS_KEPT: Duration = Duration::from_hours(1);
 
+/// Time since its end after which a task of a journal is archived. Within it a worker may still repeat its result, and users
+/// look at what has just ended: that takes no request then.
+pub const ARCHIVE_AGE: Duration = Duration::from_mins(5);
+
+/// Number of final tasks that stay live within [`ARCHIVE_AGE`]: about 60 MB. A fast queue ends millions in five minutes.
+pub const FINAL_LIVE_MAX: usize = 100_000;
+
+/// Maximum number of final tasks that a broker examines for one batch, so that requests are not kept waiting. Tasks with
+/// idempotency keys are examined again and again until their keys have expired.
+pub const ARCHIVE_EXAMINED_MAX: usize = 10_000;
+
+/// Maximum number of archive objects that cover one id: a read of a task takes one request of the broker and as many gets.
+pub const ARCHIVE_DEPTH_MAX: usize = 3;
+
+/// Size from which an archive object is not small: a quarter of a full one.
+pub const ARCHIVE_SMALL_BYTES: u64 = 1_024 * 1_024;
+
+/// Number of small archive objects of the newest day. Every five minutes adds one; more of them would make the table
+/// larger, fewer would rewrite each task more often.
+pub const ARCHIVE_SMALL_MAX: usize = 16;
+
+/// Number of small archive objects of every other day, which seldom gets more.
+pub const ARCHIVE_SMALL_OLD_MAX: usize = 2;
+
+/// Maximum number of bytes of archive objects that a broker merges at once, because it holds them in memory. A merge of one
+/// task needs up to three objects of 4 MiB and one task each.
+pub const ARCHIVE_MERGE_BYTES_MAX: u64 = 32 * 1_024 * 1_024;
+
+/// Number of archive objects from which final tasks stay live, so that the manifest of a snapshot stays below
+/// [`OBJECT_BYTES_MAX`]: 80 GB of tasks.
+pub const ARCHIVE_OBJECTS_MAX: usize = 20_000;
+
+/// Time for which a removed archive object is kept: a slow reader, or a backup in progress, may still need it.
+pub const ARCHIVE_KEPT: Duration = Duration::from_hours(1);
+
+/// Maximum number of bytes of archive objects that one page of a list refers to; its reader holds them in memory.
+pub const ARCHIVE_PAGE_BYTES: u64 = 32 * 1_024 * 1_024;
+
+/// Maximum number of archived tasks that a broker looks up at once. Each reads one object at a time.
+pub const ARCHIVE_LOOKUPS_MAX: usize = 4;
+
+/// Minimum age of an archive object that no table refers to before a repair deletes it. A margin: the repair also proves
+/// that no broker can refer to it.
+pub const ARCHIVE_ORPHAN_AGE_MIN: Duration = Duration::from_hours(1);
+
 /// Maximum number of requests that wait for a broker. More than one commit of small tasks; a request has at most 256 KiB of
 /// input.
 pub const BROKER_REQUESTS_MAX: usize = 1_024;

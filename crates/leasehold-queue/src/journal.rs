@@ -13,6 +13,8 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `layout` | the operations of a queue |
+//! | `reads` | reads of live and archived tasks |
+//! | `archive` | objects with archived tasks |
 //! | `handle` | the broker of this process: start, requests, end |
 //! | `open`, `lease`, `home` | becoming the broker: lease, replay, fence, confirmation |
 //! | `broker` | the loop that decides, commits and answers |
@@ -24,6 +26,7 @@
 //! | `snapshot` | the live tasks in chunks, so that a replay is short |
 //! | `check`, `damage` | missing and corrupt parts: all of them, and what to do |
 
+mod archive;
 mod broker;
 mod check;
 mod commit;
@@ -34,12 +37,14 @@ mod home;
 mod layout;
 pub(crate) mod lease;
 mod open;
+mod reads;
 mod request;
 mod snapshot;
 mod source;
 mod stage;
 
 pub use self::broker::maintenance::SnapshotLimits;
+pub use leasehold_core::journal::ArchiveLimits;
 use leasehold_core::journal::JournalState;
 use leasehold_core::{Now, Result};
 use leasehold_store::Client;

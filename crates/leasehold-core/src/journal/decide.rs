@@ -7,6 +7,7 @@
 //!   advance(now) ─▶ submit · claim · renew · settle · operate · purge · import · tick ─▶ log ─▶ the answer is held, then sent
 //! ```
 
+mod archive;
 mod claim;
 mod import;
 mod operate;
@@ -16,6 +17,7 @@ mod settle;
 mod submit;
 mod tick;
 
+pub use archive::{ArchiveWork, ObjectPurge, purge_archived, purges_archived};
 pub use claim::ClaimRequest;
 pub use import::check_same_task;
 pub use operate::Operated;

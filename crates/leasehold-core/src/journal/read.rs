@@ -3,37 +3,71 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use super::state::{JournalState, LoadedTask};
+use super::archive::ArchiveRef;
+use super::state::{JournalState, LiveTask, LoadedTask};
 use super::task::JournalTask;
 use super::types::{ReadyKey, TypeRow};
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::ids::{TaskId, TaskIdPrefix, TaskType, WorkerId};
+use crate::limits::ARCHIVE_PAGE_BYTES;
 use crate::task::{Status, Task};
 use crate::time::Minute;
 
 /// Maximum number of ids found for a prefix: enough to tell that it is ambiguous.
 const FOUND_MAX: usize = 10;
 
-/// One page of a list.
+/// Place of a task.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TaskPlace {
+    /// It is live.
+    Live(Box<Task>),
+    /// It is not live. One of these objects may have it; without objects it does not exist.
+    Archived(Vec<ArchiveRef>),
+}
+
+/// One page of a list: the tasks with ids of one range.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TaskPage {
-    /// Tasks that match, in the order of their ids.
+    /// Live tasks that match, in the order of their ids.
     pub tasks: Vec<Task>,
-    /// Id after which the next page begins; none if this was the last.
+    /// Archived tasks of the range.
+    pub archived: ArchivedRange,
+    /// Id with which the next page begins; none if this was the last.
     pub next: Option<TaskId>,
 }
 
-/// One page of an export.
+/// One page of an export: the tasks with ids of one range.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ExportPage {
-    /// Tasks in the order of their ids.
+    /// Live tasks in the order of their ids.
     pub tasks: Vec<JournalTask>,
-    /// Id after which the next page begins; none if this was the last.
+    /// Archived tasks of the range.
+    pub archived: ArchivedRange,
+    /// Id with which the next page begins; none if this was the last.
     pub next: Option<TaskId>,
 }
 
-/// Number of live tasks.
+/// Archived tasks with ids of a range: those of these objects that are in the range and not outdated.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ArchivedRange {
+    /// Objects that have some of them.
+    pub objects: Vec<ArchiveRef>,
+    /// First id of the range; none for the smallest.
+    pub first: Option<TaskId>,
+    /// End of the range, which is not part of it; none if it has no end.
+    pub end: Option<TaskId>,
+}
+
+impl ArchivedRange {
+    /// True if an id is in the range.
+    #[must_use]
+    pub fn includes(&self, id: &TaskId) -> bool {
+        self.first.is_none_or(|first| first <= *id) && self.end.is_none_or(|end| *id < end)
+    }
+}
+
+/// Number of tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JournalCounts {
     /// Pending tasks that were due at the last [`JournalState::advance`].
@@ -42,12 +76,14 @@ pub struct JournalCounts {
     pub scheduled: u64,
     /// Minute in which the oldest due task became available.
     pub oldest_due: Option<Minute>,
-    /// Tasks by type and status, without zeros.
+    /// Live tasks by type and status, without zeros.
     pub types: BTreeMap<TaskType, BTreeMap<Status, u64>>,
+    /// Archived tasks by status, without zeros.
+    pub archived: BTreeMap<Status, u64>,
 }
 
 impl JournalState {
-    /// Reads a task.
+    /// Reads a live task.
     pub fn get(&self, id: &TaskId) -> Result<Option<Task>> {
         Ok(self.load(id)?.map(LoadedTask::into_current))
     }
@@ -64,47 +100,95 @@ impl JournalState {
         self.tasks.is_empty()
     }
 
-    /// Lists the tasks that match a filter, in the order of their ids. At most `max` tasks are examined, so that a page
-    /// takes a limited time; it may have fewer tasks, or none, although another page follows.
-    pub fn list(&self, filter: &Filter, after: Option<TaskId>, max: usize) -> Result<TaskPage> {
-        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut examined = self.tasks.range((start, Bound::Unbounded));
-        let mut page = TaskPage::default();
-        for (id, live) in examined.by_ref().take(max) {
-            page.next = Some(*id);
+    /// Finds the place of a task.
+    pub fn place(&self, id: &TaskId) -> Result<TaskPlace> {
+        Ok(match self.get(id)? {
+            Some(task) => TaskPlace::Live(Box::new(task)),
+            None => TaskPlace::Archived(self.archive.covering(id)),
+        })
+    }
+
+    /// Objects of the archive that may have a task which is not live.
+    #[must_use]
+    pub fn archived_in(&self, id: &TaskId) -> Vec<ArchiveRef> {
+        if self.tasks.contains_key(id) { Vec::new() } else { self.archive.covering(id) }
+    }
+
+    /// Lists the tasks that match a filter, in the order of their ids, from an id on. At most `max` live tasks are examined,
+    /// so that a page takes a limited time; it may have fewer tasks, or none, although another page follows.
+    pub fn list(&self, filter: &Filter, first: Option<TaskId>, max: usize) -> Result<TaskPage> {
+        let may_match =
+            |object: &ArchiveRef| filter.status.is_none_or(|status| object.counts.contains_key(&status));
+        let archived = self.page_range(first, max, may_match);
+        let mut tasks = Vec::new();
+        for (_, live) in self.live_in(&archived) {
             let task_type = &self.indexes.types.row(live.indexed.task_type).name;
             if filter.includes(live.indexed.status, task_type.as_str()) {
                 let task = live.load()?.into_current();
-                page.tasks.extend(Some(task).filter(|task| filter.matches(task)));
+                tasks.extend(Some(task).filter(|task| filter.matches(task)));
             }
         }
-        page.next = page.next.filter(|_| examined.next().is_some());
-        Ok(page)
+        let next = archived.end;
+        Ok(TaskPage { tasks, archived, next })
     }
 
-    /// Exports at most `max` tasks, in the order of their ids.
-    pub fn export(&self, after: Option<TaskId>, max: usize) -> Result<ExportPage> {
-        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut live = self.tasks.range((start, Bound::Unbounded));
-        let mut page = ExportPage::default();
-        for (id, live) in live.by_ref().take(max) {
+    /// Exports at most `max` live tasks, and the archived ones beside them, in the order of their ids.
+    pub fn export(&self, first: Option<TaskId>, max: usize) -> Result<ExportPage> {
+        let archived = self.page_range(first, max, |_| true);
+        let mut tasks = Vec::new();
+        for (_, live) in self.live_in(&archived) {
             let loaded = live.load()?;
             let (key, claim) = (loaded.logged.key, loaded.logged.claim);
-            page.tasks.push(JournalTask { task: loaded.into_current(), key, claim });
-            page.next = Some(*id);
+            tasks.push(JournalTask { task: loaded.into_current(), key, claim });
         }
-        page.next = page.next.filter(|_| live.next().is_some());
-        Ok(page)
+        let next = archived.end;
+        Ok(ExportPage { tasks, archived, next })
     }
 
-    /// Ids that begin with these characters: all of them, or enough to tell that they are ambiguous.
+    /// Range of a page: from an id on, with at most `max` live tasks, and with archive objects of a limited size.
+    fn page_range(
+        &self,
+        first: Option<TaskId>,
+        max: usize,
+        may_match: impl Fn(&ArchiveRef) -> bool,
+    ) -> ArchivedRange {
+        let start = first.map_or(Bound::Unbounded, Bound::Included);
+        let mut end = self.tasks.range((start, Bound::Unbounded)).nth(max).map(|(id, _)| *id);
+        let (mut objects, mut bytes) = (Vec::new(), 0);
+        for object in self.archive.overlapping(first, end) {
+            if !may_match(object) || end.is_some_and(|end| object.name.first() >= end) {
+                continue;
+            }
+            bytes += object.bytes;
+            // Few objects cover the first id, so that every page gets further.
+            let begins_later = first.is_none_or(|first| object.name.first() > first);
+            if bytes > ARCHIVE_PAGE_BYTES && begins_later && !objects.is_empty() {
+                end = Some(object.name.first());
+                break;
+            }
+            objects.push(object.clone());
+        }
+        ArchivedRange { objects, first, end }
+    }
+
+    fn live_in(&self, range: &ArchivedRange) -> impl Iterator<Item = (&TaskId, &LiveTask)> {
+        let start = range.first.map_or(Bound::Unbounded, Bound::Included);
+        let end = range.end.map_or(Bound::Unbounded, Bound::Excluded);
+        self.tasks.range((start, end))
+    }
+
+    /// Live ids that begin with these characters: all of them, or enough to tell that they are ambiguous. And the objects of
+    /// the archive that may have more.
     #[must_use]
-    pub fn find(&self, prefix: &TaskIdPrefix) -> BTreeSet<TaskId> {
+    pub fn find(&self, prefix: &TaskIdPrefix) -> (BTreeSet<TaskId>, Vec<ArchiveRef>) {
         let ids = self.tasks.range(prefix.first_id()..).map(|(id, _)| *id);
-        ids.take_while(|id| prefix.matches(id)).take(FOUND_MAX).collect()
+        let ids = ids.take_while(|id| prefix.matches(id)).take(FOUND_MAX).collect();
+        let objects = self.archive.overlapping(Some(prefix.first_id()), None).into_iter();
+        let objects = objects.filter(|object| object.name.first() <= prefix.last_id()).cloned();
+        (ids, objects.collect())
     }
 
-    /// Counts the live tasks. Takes time by the number of types, not of tasks.
+    /// Counts the tasks. Takes time by the number of types and of archive objects, not of tasks.
     #[must_use]
     pub fn counts(&self) -> JournalCounts {
         let rows = || self.indexes.types.rows();
@@ -117,6 +201,7 @@ impl JournalState {
             scheduled: self.indexes.scheduled.len() as u64,
             oldest_due: rows().filter_map(|row| row.ready.first()).map(ReadyKey::minute).min(),
             types: rows().map(|row| (row.name.clone(), by_status(row))).collect(),
+            archived: self.archive.counts(),
         }
     }
 

@@ -6,14 +6,17 @@
 //! {"kind":"submit","record":{…the task, in the short form of its record…}}
 //! {"kind":"claim","task":"…","change":{"rev":2,"at":"…","state":{"running":{…}},…,"event":{"name":"claim","by":"w1"}}}
 //! {"kind":"heard","at":"…","by":"w1","tasks":["…"]}
+//! {"kind":"archive","at":"…","added":[{"name":"…",…}],"tasks":[{"id":"…","rev":3}]}
 //! ```
 //!
 //! All other kinds look like `claim` ([`ChangeKind`]). A program that meets a kind or a field that it does not know stops and
 //! asks for an upgrade: it would drop state. A fence is not a record, but the header of a commit without records.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::borrow::Cow;
 
+use super::archive::ArchiveChange;
 use super::change::TaskChange;
 use super::task::EncodedTask;
 use crate::error::{Error, Kind, Result};
@@ -24,6 +27,9 @@ use crate::time::StoreTime;
 /// Begin and end of the line of a submit. They are matched as they are, not parsed, because a replay reads millions of them:
 /// what is between them is kept in memory as it is.
 const SUBMIT: (&[u8], &[u8]) = (b"{\"kind\":\"submit\",\"record\":", b"}");
+
+/// Kind of a change of the archive.
+const ARCHIVE: &str = "archive";
 
 /// One record: a line of a commit.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,6 +54,8 @@ pub enum JournalRecord {
         /// Tasks of the claims.
         tasks: Vec<TaskId>,
     },
+    /// The archive has changed, and tasks may have left the live state.
+    Archive(Box<ArchiveChange>),
 }
 
 /// Kind of a change of a task.
@@ -131,10 +139,25 @@ enum HeardKind {
     Heard,
 }
 
+#[derive(Serialize)]
+struct ArchiveLine<'a> {
+    kind: &'static str,
+    #[serde(flatten)]
+    change: &'a ArchiveChange,
+}
+
 /// A line of any kind.
 #[derive(Deserialize)]
 struct AnyLine {
     kind: String,
+}
+
+/// Parses the line of a change of the archive. Not by a struct with a kind and the change: that would accept fields that
+/// this program does not know.
+fn read_archive(line: &[u8]) -> Result<ArchiveChange, String> {
+    let mut fields: Map<String, Value> = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    fields.shift_remove("kind");
+    serde_json::from_value(Value::Object(fields)).map_err(|error| error.to_string())
 }
 
 impl JournalRecord {
@@ -154,6 +177,10 @@ impl JournalRecord {
             Self::Heard { at, by, tasks } => {
                 let (by, tasks) = (Cow::Borrowed(by), Cow::Borrowed(&tasks[..]));
                 let line = HeardLine { kind: HeardKind::Heard, at: *at, by, tasks };
+                serde_json::to_writer(&mut *lines, &line).expect(expected);
+            }
+            Self::Archive(change) => {
+                let line = ArchiveLine { kind: ARCHIVE, change };
                 serde_json::to_writer(&mut *lines, &line).expect(expected);
             }
         }
@@ -183,6 +210,11 @@ impl JournalRecord {
                     return Ok(Self::Heard { at, by: by.into_owned(), tasks: tasks.into_owned() });
                 }
                 Err(error) => error.to_string(),
+            },
+            Ok(ARCHIVE) => match read_archive(line) {
+                Ok(change) => return Ok(Self::Archive(Box::new(change))),
+                Err(error) if error.starts_with("unknown field") => format!("{error}; upgrade leasehold"),
+                Err(error) => error,
             },
             Ok("submit") => "the task of a submit must follow its kind".to_owned(),
             Ok(kind) if serde_json::from_value::<ChangeKind>(kind.into()).is_err() => {

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+use super::archive::{ArchiveName, ArchiveRef, ArchiveTable};
 use super::commit::{CommitHash, LogPosition, Seq};
 use super::sealed;
 use super::task::EncodedTask;
@@ -43,6 +44,12 @@ pub struct SnapshotManifest {
     pub previous: Option<Seq>,
     /// Chunks of the snapshot before this one that are not part of this one.
     pub replaced: Vec<ChunkName>,
+    /// Objects of the archive.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub archive: Vec<ArchiveRef>,
+    /// Objects of the archive that were removed and are yet to be deleted, with the time of their removal.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub archive_removed: Vec<(ArchiveName, StoreTime)>,
     write_id: WriteId,
 }
 
@@ -98,8 +105,22 @@ impl SnapshotManifest {
             deleted_to: Seq::NONE,
             previous: None,
             replaced: Vec::new(),
+            archive: Vec::new(),
+            archive_removed: Vec::new(),
             write_id,
         }
+    }
+
+    /// Archive of the snapshot.
+    #[must_use]
+    pub fn archive_table(&self) -> ArchiveTable {
+        ArchiveTable::new(self.archive.clone(), self.archive_removed.clone())
+    }
+
+    /// Sets the archive of the snapshot.
+    pub fn set_archive(&mut self, table: &ArchiveTable) {
+        self.archive = table.objects().cloned().collect();
+        self.archive_removed = table.removed().map(|(name, at)| (name.clone(), at)).collect();
     }
 
     /// Returns the bytes of the manifest.
@@ -148,7 +169,7 @@ pub fn decode_chunk(name: impl fmt::Display, body: &[u8], expected: &ChunkRef) -
 }
 
 /// Reads a sealed header and its hash, and returns the bytes after it.
-fn read_sealed<'a, H: Deserialize<'a>>(
+pub(super) fn read_sealed<'a, H: Deserialize<'a>>(
     body: &'a [u8],
     bytes_max: usize,
 ) -> Result<(H, CommitHash, &'a [u8]), String> {

@@ -3,7 +3,8 @@
 //! Pending and final tasks are kept encoded: a pending task with a small input takes about 400 bytes with its indexes.
 //! Running ones are kept parsed, because they change soon. The state has two parts:
 //!
-//! * the *logged* part, which is a function of the records and fences that were applied, in order;
+//! * the *logged* part, which is a function of the records and fences that were applied, in order: the live tasks, and the
+//!   table of the archive;
 //! * the *volatile* part: renewals and progress of claims, and the time up to which scheduled tasks were made due.
 //!
 //! A broker that takes over has the logged part only.
@@ -13,6 +14,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use super::archive::{ArchiveChange, ArchiveTable, MovedTask};
 use super::change::TaskChange;
 use super::decide::JournalDecision;
 use super::index::{IndexedTask, TaskIndexes};
@@ -29,6 +31,7 @@ use crate::time::{Now, StoreTime};
 pub struct JournalState {
     pub(super) tasks: BTreeMap<TaskId, LiveTask>,
     pub(super) indexes: TaskIndexes,
+    pub(super) archive: ArchiveTable,
 }
 
 /// A live task.
@@ -107,6 +110,7 @@ impl JournalState {
             JournalRecord::Submit(task) => self.insert(task),
             JournalRecord::Change { task, change, .. } => self.change(task, *change),
             JournalRecord::Heard { tasks, .. } => tasks.into_iter().try_for_each(|task| self.hear(task)),
+            JournalRecord::Archive(change) => self.change_archive(*change),
         }
     }
 
@@ -174,6 +178,43 @@ impl JournalState {
         let (head, body) = TaskBody::new(task, live.body.take_renewal());
         live.indexed = self.indexes.insert(&head, body.worker());
         live.body = body;
+        Ok(())
+    }
+
+    /// Objects of the archive.
+    #[must_use]
+    pub fn archive(&self) -> &ArchiveTable {
+        &self.archive
+    }
+
+    /// Sets the archive, as a snapshot has it.
+    pub fn set_archive(&mut self, archive: ArchiveTable) {
+        self.archive = archive;
+    }
+
+    fn change_archive(&mut self, mut change: ArchiveChange) -> Result<()> {
+        for MovedTask { id, rev } in std::mem::take(&mut change.tasks) {
+            self.remove_final(id, rev)?;
+        }
+        self.archive.apply(change).map_err(|why| corrupt(&why))
+    }
+
+    /// Removes a final task that is in the archive.
+    fn remove_final(&mut self, id: TaskId, rev: u64) -> Result<()> {
+        let live = self.tasks.get(&id);
+        let found = match live.map(|live| &live.body) {
+            Some(TaskBody::Encoded(body)) => Some(EncodedTask::read(body)?.into_parts().0)
+                .filter(|head| head.status.is_final() && head.rev == rev),
+            _ => None,
+        };
+        let (Some(live), Some(head)) = (live, found) else {
+            return Err(corrupt(&format!("task {id} is archived, but is not final at revision {rev}")));
+        };
+        self.indexes.remove(id, &live.indexed, None);
+        self.tasks.remove(&id);
+        if let Some(key) = head.key {
+            self.indexes.free(key, id);
+        }
         Ok(())
     }
 
@@ -256,6 +297,13 @@ impl RunningTask {
     fn expires_at(&self) -> StoreTime {
         let State::Running(claim) = &self.logged.task.state else { return StoreTime::NEVER };
         self.renewal.as_ref().map_or(claim.expires_at, |renewal| renewal.expires_at.max(claim.expires_at))
+    }
+}
+
+impl LoadedTask<'static> {
+    /// A task that is not live.
+    pub(super) fn archived(task: JournalTask) -> Self {
+        Self { logged: Cow::Owned(task), renewal: None }
     }
 }
 

@@ -67,6 +67,7 @@ pub struct EncodedTask {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TaskHead {
     pub(super) id: TaskId,
+    pub(super) rev: u64,
     pub(super) task_type: TaskType,
     pub(super) status: Status,
     pub(super) priority: Priority,
@@ -160,6 +161,7 @@ impl JournalTask {
         };
         TaskHead {
             id: task.id,
+            rev: task.rev,
             task_type: task.task_type.clone(),
             status: task.status(),
             priority: task.priority,
@@ -205,6 +207,30 @@ impl EncodedTask {
         self.head.id
     }
 
+    /// Its revision.
+    #[must_use]
+    pub fn rev(&self) -> u64 {
+        self.head.rev
+    }
+
+    /// Its status.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.head.status
+    }
+
+    /// Time at which it ended, if it is final.
+    #[must_use]
+    pub fn time(&self) -> StoreTime {
+        self.head.time
+    }
+
+    /// Expiry of its idempotency key.
+    #[must_use]
+    pub fn key_expires_at(&self) -> Option<StoreTime> {
+        self.head.key.map(|key| key.expires_at)
+    }
+
     /// The encoded task.
     #[must_use]
     pub fn body(&self) -> &[u8] {
@@ -221,6 +247,8 @@ impl EncodedTask {
 #[serde(expecting = "a task")]
 struct HeadFields<'a> {
     id: TaskId,
+    #[serde(default = "first_rev")]
+    rev: u64,
     task_type: TaskType,
     #[serde(default = "pending")]
     status: Status,
@@ -237,6 +265,10 @@ struct HeadFields<'a> {
     #[serde(default)]
     key_scope: Scope,
     key_expires_at: Option<StoreTime>,
+}
+
+fn first_rev() -> u64 {
+    1
 }
 
 fn pending() -> Status {
@@ -257,6 +289,7 @@ impl HeadFields<'_> {
         });
         Ok(TaskHead {
             id: self.id,
+            rev: self.rev,
             status: self.status,
             priority: self.priority,
             time,

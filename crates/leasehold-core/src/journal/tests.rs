@@ -1,5 +1,6 @@
 //! Tests of the journal: every rule as a table, and properties of random histories.
 
+mod archive;
 mod broker;
 mod changes;
 mod claims;

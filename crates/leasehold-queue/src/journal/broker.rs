@@ -13,7 +13,9 @@
 //! If another process has taken over, or the outcome of a commit is unknown, the broker ends: it drops its state and all
 //! answers, and a later request opens a new one.
 
+pub(super) mod archiver;
 mod decide;
+mod lookup;
 pub(super) mod maintenance;
 mod parked;
 mod writer;
@@ -28,6 +30,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
+use self::archiver::{ArchiveDone, Archiver};
+use self::lookup::{LookedUp, Lookups};
 use self::maintenance::{Maintenance, MaintenanceDone};
 use self::parked::{ParkedClaims, Watches};
 use self::writer::{BrokerTimer, LeaseSlot, WriterDone, WriterSlot};
@@ -58,6 +62,8 @@ pub(super) struct Broker {
     watches: Watches,
     lease: LeaseSlot,
     maintenance: Maintenance,
+    archiver: Archiver,
+    lookups: Lookups,
     timer: BrokerTimer,
     /// True if a check was the last call of the writer: a commit that is due comes next.
     is_commit_next: bool,
@@ -70,6 +76,8 @@ enum BrokerEvent {
     Writer(WriterDone),
     Lease(Result<Renewed>),
     Maintenance(MaintenanceDone),
+    Archived(ArchiveDone),
+    LookedUp(LookedUp),
     Request(BrokerRequest),
     /// All senders of requests are gone, or the broker was asked to close.
     Closed,
@@ -86,6 +94,8 @@ impl Broker {
         let now = client.host().instant();
         let is_in_folder = client.local_folder().is_some();
         Self {
+            archiver: Archiver::new(snapshots.archive),
+            lookups: Lookups::default(),
             maintenance: Maintenance::new(table, since, writer.trimmer(), is_in_folder, snapshots, now),
             state,
             requests,
@@ -137,6 +147,8 @@ impl Broker {
                     self.lease_confirmed();
                 }
                 BrokerEvent::Maintenance(done) => self.maintained(done),
+                BrokerEvent::Archived(done) => self.archived(done)?,
+                BrokerEvent::LookedUp(done) => self.looked_up(done)?,
                 BrokerEvent::Request(request) => self.handle(request)?,
                 BrokerEvent::Closed => self.close(),
                 BrokerEvent::Woken => {}
@@ -154,6 +166,14 @@ impl Broker {
         }
         if let Poll::Ready(done) = self.maintenance.poll(context) {
             return Poll::Ready(BrokerEvent::Maintenance(done));
+        }
+        if !self.maintenance.is_capturing && !self.open.is_full() {
+            if let Poll::Ready(done) = self.archiver.poll(context) {
+                return Poll::Ready(BrokerEvent::Archived(done));
+            }
+            if let Poll::Ready(done) = self.lookups.poll(context) {
+                return Poll::Ready(BrokerEvent::LookedUp(done));
+            }
         }
         if !self.is_closing
             && !self.open.is_full()
@@ -187,6 +207,7 @@ impl Broker {
         let is_settled = self.open.is_empty() && self.unchecked.is_empty();
         // A process that lives for a moment takes a snapshot, too, when it is due.
         let is_idle = self.writer.is_idle() && !self.maintenance.is_busy();
+        let is_idle = is_idle && self.archiver.is_idle() && self.lookups.is_idle();
         self.is_closing && self.requests.is_empty() && is_settled && is_idle
     }
 

@@ -1,13 +1,10 @@
 //! The operations of a queue in the journal layout.
 
+use futures::FutureExt;
 use futures::future::{BoxFuture, select};
 use futures::stream::BoxStream;
-use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use leasehold_core::filter::Filter;
-use leasehold_core::journal::{
-    ExportPage, JournalCounts, JournalState, JournalTask, Operated, SubmitRequest, TaskPage,
-};
-use leasehold_core::limits::BROKER_PAGE_MAX;
+use leasehold_core::journal::{JournalCounts, JournalTask, Operated, SubmitRequest};
 use leasehold_core::{Error, Event, NewTask, Now, Result, Status, Task, TaskId, TaskIdPrefix};
 use leasehold_store::{Client, Host, HostExt, Version};
 use std::collections::BTreeMap;
@@ -15,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::JournalQueue;
-use super::request::{BrokerRequest, Freshness};
+use super::request::{BrokerRequest, Freshness, PurgePlace};
 use crate::check::Checked;
 use crate::front::{QueueLayout, Submitted};
-use crate::inspect::{Stats, unknown_task};
+use crate::inspect::Stats;
 use crate::meta::QueueMeta;
 use crate::purge::{Purged, PurgedAll, Retention};
 use crate::source::OpenSource;
@@ -113,21 +110,11 @@ impl QueueLayout for JournalQueue {
     }
 
     fn find<'a>(&'a self, prefix: &'a TaskIdPrefix) -> BoxFuture<'a, Result<TaskId>> {
-        let prefix = prefix.clone();
-        self.read(Freshness::Current, move |state, _| prefix.resolve(&state.find(&prefix))).boxed()
+        self.find_task(prefix.clone()).boxed()
     }
 
     fn list(&self, filter: Filter) -> BoxStream<'_, Result<Task>> {
-        let filter = Arc::new(filter);
-        let pages = stream::try_unfold(Some(None), move |after: Option<Option<TaskId>>| {
-            let filter = filter.clone();
-            async move {
-                let Some(after) = after else { return Ok(None) };
-                let TaskPage { tasks, next } = self.list_page(filter, after).await?;
-                Ok(Some((stream::iter(tasks.into_iter().map(Ok)), next.map(Some))))
-            }
-        });
-        pages.try_flatten().boxed()
+        self.list_tasks(filter)
     }
 
     fn purge<'a>(&'a self, task: &'a Task, retention: &'a Retention) -> BoxFuture<'a, Result<Purged>> {
@@ -140,13 +127,7 @@ impl QueueLayout for JournalQueue {
     }
 
     fn export(&self) -> BoxStream<'_, Result<JournalTask>> {
-        let pages = stream::try_unfold(Some(None), move |after: Option<Option<TaskId>>| async move {
-            let Some(after) = after else { return Ok(None) };
-            let read = move |state: &JournalState, _| state.export(after, BROKER_PAGE_MAX);
-            let ExportPage { tasks, next } = self.read(Freshness::Current, read).await?;
-            Ok(Some((stream::iter(tasks.into_iter().map(Ok)), next.map(Some))))
-        });
-        pages.try_flatten().boxed()
+        self.export_tasks()
     }
 
     fn import(&self, task: JournalTask) -> BoxFuture<'_, Result<bool>> {
@@ -158,9 +139,9 @@ impl QueueLayout for JournalQueue {
         self.read(Freshness::Current, |state, now| Ok(stats(&state.counts(), now))).boxed()
     }
 
-    fn check(&self, _repair: bool) -> BoxFuture<'_, Result<Checked>> {
-        // There is no index that could disagree with the tasks, so there is nothing to repair.
-        self.check_parts().boxed()
+    fn check(&self, repair: bool) -> BoxFuture<'_, Result<Checked>> {
+        // There is no index that could disagree with the tasks: only archive objects that nothing refers to are removed.
+        self.check_journal(repair).boxed()
     }
 
     fn close(&self) -> BoxFuture<'_, Result<()>> {
@@ -187,40 +168,23 @@ impl JournalQueue {
         }
     }
 
-    async fn read_task(&self, id: TaskId, freshness: Freshness) -> Result<Task> {
-        let get = move |state: &JournalState, _| state.get(&id)?.ok_or_else(|| unknown_task(&id));
-        match self.read(freshness, get).await {
-            // That a task does not exist needs a proof.
-            Err(error) if freshness == Freshness::Confirmed && error.reason().is_some() => {
-                self.read(Freshness::Current, get).await
-            }
-            read => read,
-        }
-    }
-
-    async fn list_page(&self, filter: Arc<Filter>, after: Option<TaskId>) -> Result<TaskPage> {
-        self.read(Freshness::Current, move |state, _| state.list(&filter, after, BROKER_PAGE_MAX)).await
-    }
-
     async fn purge_pages(&self, retention: Retention) -> Result<PurgedAll> {
-        let (retention, mut purged, mut after) = (Arc::new(retention), PurgedAll::default(), None);
-        loop {
+        let (retention, mut purged) = (Arc::new(retention), PurgedAll::default());
+        let mut next = Some(PurgePlace::Live(None));
+        while let Some(at) = next {
             let (retention, by) = (retention.clone(), self.by.clone());
-            let page =
-                self.broker.ask(|answer| BrokerRequest::Purge { retention, after, by, answer }).await?;
+            let page = self.broker.ask(|answer| BrokerRequest::Purge { retention, at, by, answer }).await?;
             purged.deleted += page.deleted;
             purged.corrupt.extend(page.corrupt);
-            after = page.next;
-            if after.is_none() {
-                return Ok(purged);
-            }
+            next = page.next;
         }
+        Ok(purged)
     }
 }
 
 fn stats(counts: &JournalCounts, now: Now) -> Stats {
     let mut statuses = BTreeMap::<_, u64>::new();
-    for (status, number) in counts.types.values().flatten() {
+    for (status, number) in counts.types.values().flatten().chain(&counts.archived) {
         *statuses.entry(*status).or_default() += number;
     }
     let running = statuses.remove(&Status::Running).unwrap_or(0);

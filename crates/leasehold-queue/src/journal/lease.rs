@@ -36,7 +36,8 @@ const TRUSTED_UNTIL: &str = "trusted_until";
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Record kinds that this program understands.
-const KINDS: [&str; 14] = [
+const KINDS: [&str; 15] = [
+    "archive",
     "submit",
     "heard",
     "claim",
@@ -227,9 +228,18 @@ impl BrokerLease {
         self.leases.renew(&mut self.held).await
     }
 
-    /// Renews the lease with a new snapshot, and with the floor that follows from it: both are fixed together (rule B7).
-    pub(crate) async fn renew_with_snapshot(&mut self, snapshot: LogPosition) -> Result<Renewed> {
-        let fields = JournalFields { snapshot, floor: snapshot.seq.next(), ..self.fields.clone() };
+    /// Renews the lease with a new snapshot, and with the floor that follows from it: both are fixed together (rule B7); and
+    /// with a kind of records that brokers must understand.
+    pub(crate) async fn renew_with(
+        &mut self,
+        snapshot: Option<LogPosition>,
+        required: Option<&str>,
+    ) -> Result<Renewed> {
+        let mut fields = self.fields.clone();
+        if let Some(snapshot) = snapshot {
+            (fields.snapshot, fields.floor) = (snapshot, snapshot.seq.next());
+        }
+        fields.requires.extend(required.map(str::to_owned));
         // Fields of newer programs are kept.
         let mut subject = self.held.lease.subject.clone();
         subject.extend(fields.write());

@@ -1,7 +1,7 @@
 //! Requests to a broker, and its answers.
 
 use leasehold_core::journal::{
-    ClaimRequest, JournalState, JournalTask, Operated, PurgeCursor, PurgePage, RenewRequest, RenewedClaim,
+    ArchiveName, ClaimRequest, JournalState, JournalTask, Operated, PurgeCursor, RenewRequest, RenewedClaim,
     SettleRequest, SubmitRequest,
 };
 use leasehold_core::new_task::Submitted;
@@ -28,11 +28,13 @@ pub(super) enum BrokerRequest {
     /// Cancels, retries or reschedules a task.
     Operate { id: TaskId, event: Event, by: Arc<str>, answer: AnswerTo<Operated> },
     /// Applies a retention to one page of final tasks.
-    Purge { retention: Arc<Retention>, after: Option<PurgeCursor>, by: Arc<str>, answer: AnswerTo<PurgePage> },
+    Purge { retention: Arc<Retention>, at: PurgePlace, by: Arc<str>, answer: AnswerTo<PurgedPage> },
     /// Applies a retention to one task.
     PurgeTask { id: TaskId, retention: Arc<Retention>, by: Arc<str>, answer: AnswerTo<Purged> },
     /// Imports a task of another queue.
     Import { task: Box<JournalTask>, answer: AnswerTo<bool> },
+    /// Asks which of these archive objects no record refers to, or ever will.
+    Orphans { names: Vec<ArchiveName>, answer: AnswerTo<Vec<ArchiveName>> },
     /// Reads the state.
     Read { read: StateRead, freshness: Freshness },
     /// Waits until a task has another revision.
@@ -41,6 +43,45 @@ pub(super) enum BrokerRequest {
     StopClaims { source: HexName },
     /// Ends the broker in order.
     Close,
+}
+
+/// Place at which a purge continues: it goes through the live tasks, and then through the archive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum PurgePlace {
+    Live(Option<PurgeCursor>),
+    Archive(Option<ArchiveName>),
+}
+
+/// Result of one page of a purge.
+#[derive(Debug)]
+pub(super) struct PurgedPage {
+    /// Number of tasks that were removed.
+    pub(super) deleted: u64,
+    /// Corrupt tasks with their error; they are kept.
+    pub(super) corrupt: Vec<String>,
+    /// Place at which the next page begins; none if this was the last.
+    pub(super) next: Option<PurgePlace>,
+}
+
+/// Request that waits until no objects of the archive are being written.
+pub(super) enum ArchiveRequest {
+    Purge {
+        retention: Arc<Retention>,
+        after: Option<ArchiveName>,
+        by: Arc<str>,
+        answer: AnswerTo<PurgedPage>,
+    },
+    PurgeTask {
+        id: TaskId,
+        object: ArchiveName,
+        retention: Arc<Retention>,
+        by: Arc<str>,
+        answer: AnswerTo<Purged>,
+    },
+    Orphans {
+        names: Vec<ArchiveName>,
+        answer: AnswerTo<Vec<ArchiveName>>,
+    },
 }
 
 /// Request of a worker for tasks.

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_core::journal::snapshot::{decode_chunk, encode_chunk};
 use leasehold_core::journal::{
-    ChunkName, ChunkRef, JournalRecord, JournalState, LogPosition, Seq, SnapshotManifest,
+    ArchiveTable, ChunkName, ChunkRef, JournalRecord, JournalState, LogPosition, Seq, SnapshotManifest,
 };
 use leasehold_core::limits::{CHUNK_BYTES, SLOTS_AT_ONCE};
 use leasehold_core::{Error, Kind, Result, StoreTime, TaskId, keys};
@@ -45,6 +45,7 @@ pub(super) struct CapturedSnapshot {
     position: LogPosition,
     at: StoreTime,
     parts: Vec<SnapshotPart>,
+    archive: ArchiveTable,
     fences: Vec<Seq>,
     deleted_to: Seq,
     previous: Option<SnapshotManifest>,
@@ -89,6 +90,7 @@ impl ChunkTable {
             JournalRecord::Submit(task) => self.touch(task.id()),
             JournalRecord::Change { task, .. } => self.touch(*task),
             JournalRecord::Heard { tasks, .. } => tasks.iter().for_each(|task| self.touch(*task)),
+            JournalRecord::Archive(change) => change.tasks.iter().for_each(|task| self.touch(task.id)),
         }
     }
 
@@ -144,6 +146,7 @@ impl ChunkTable {
             position,
             at,
             parts,
+            archive: state.archive().clone(),
             fences: self.fences.iter().copied().collect(),
             deleted_to,
             previous: self.manifest.clone(),
@@ -210,6 +213,7 @@ impl CapturedSnapshot {
             });
         }
         let mut manifest = SnapshotManifest::new(self.position, self.at, chunks, client.write_id());
+        manifest.set_archive(&self.archive);
         (manifest.fences, manifest.deleted_to) = (self.fences, self.deleted_to);
         if let Some(previous) = self.previous {
             let kept: BTreeSet<_> = manifest.chunks.iter().map(|chunk| chunk.name).collect();
@@ -222,7 +226,7 @@ impl CapturedSnapshot {
     }
 }
 
-async fn put(client: &Client, key: &str, body: Bytes) -> Result<()> {
+pub(super) async fn put(client: &Client, key: &str, body: Bytes) -> Result<()> {
     match client.put(Purpose::Journal, key, body, &When::Absent).await? {
         PutOutcome::Written(_) | PutOutcome::Superseded(_) => Ok(()),
         PutOutcome::Lost(_) => {
@@ -246,6 +250,7 @@ pub(super) async fn load(
     while let Some(tasks) = chunks.try_next().await? {
         tasks.into_iter().try_for_each(|task| state.insert(task))?;
     }
+    state.set_archive(manifest.archive_table());
     Ok(manifest)
 }
 

@@ -1,7 +1,7 @@
 //! Operations: cancel, retry, reschedule.
 
 use super::{JournalContext, JournalDecision, decide, unknown_task};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::ids::TaskId;
 use crate::journal::state::JournalState;
 use crate::new_task::check_time;
@@ -20,12 +20,7 @@ pub enum Operated {
 impl JournalState {
     /// Decides an operation. An unknown task is an error with [`Reason::Missing`](crate::Reason::Missing).
     pub fn operate(&self, id: &TaskId, event: &Event, context: &JournalContext) -> JournalDecision<Operated> {
-        let checked = match event {
-            Event::Cancel | Event::Retry => Ok(()),
-            Event::Reschedule { at } => check_time("time", *at, context.now.earliest),
-            _ => Err(Error::invalid(format!("`{}` is not an operation", event.name()))),
-        };
-        if let Err(error) = checked {
+        if let Err(error) = checked(event, context) {
             return JournalDecision::invalid(error);
         }
         let task = match self.load(id) {
@@ -40,5 +35,14 @@ impl JournalState {
                 JournalDecision::refused(Ok(answer))
             }
         }
+    }
+}
+
+/// Rejects an event that is not an operation, or has an invalid time.
+pub(super) fn checked(event: &Event, context: &JournalContext) -> Result<()> {
+    match event {
+        Event::Cancel | Event::Retry => Ok(()),
+        Event::Reschedule { at } => check_time("time", *at, context.now.earliest),
+        _ => Err(Error::invalid(format!("`{}` is not an operation", event.name()))),
     }
 }

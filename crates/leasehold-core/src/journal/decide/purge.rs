@@ -9,6 +9,7 @@ use super::{JournalContext, JournalDecision, decide};
 use crate::ids::TaskId;
 use crate::journal::record::JournalRecord;
 use crate::journal::state::{JournalState, LiveTask, LoadedTask};
+use crate::journal::task::JournalTask;
 use crate::retention::{PURGE_GRACE, Purged, Retention};
 use crate::step::Event;
 use crate::time::StoreTime;
@@ -83,15 +84,25 @@ fn purged(
     retention: &Retention,
     context: &JournalContext,
 ) -> Result<JournalRecord, Purged> {
+    check_purge(&task.logged, retention, context)?;
+    decide(task, &Event::Purge, &context.by, context).map(|(record, _)| record).map_err(|_| Purged::Kept)
+}
+
+/// Returns the outcome for a task that is kept.
+pub(super) fn check_purge(
+    task: &JournalTask,
+    retention: &Retention,
+    context: &JournalContext,
+) -> Result<(), Purged> {
     let now = context.now;
-    if !retention.covers(&task.logged.task, now) {
+    if !retention.covers(&task.task, now) {
         return Err(Purged::Kept);
     }
-    if !now.is_past(task.logged.task.created_at.plus(PURGE_GRACE)) {
+    if !now.is_past(task.task.created_at.plus(PURGE_GRACE)) {
         return Err(Purged::TooNew);
     }
-    if task.logged.key.is_some_and(|key| !now.is_past(key.expires_at.plus(PURGE_GRACE))) {
+    if task.key.is_some_and(|key| !now.is_past(key.expires_at.plus(PURGE_GRACE))) {
         return Err(Purged::Kept);
     }
-    decide(task, &Event::Purge, &context.by, context).map(|(record, _)| record).map_err(|_| Purged::Kept)
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::{JournalContext, JournalDecision, decide};
 use crate::ids::{LeaseId, TaskId};
-use crate::journal::state::JournalState;
+use crate::journal::state::{JournalState, LoadedTask};
 use crate::settlement::Settlement;
 use crate::step::Rejected;
 use crate::task::{State, Task};
@@ -27,18 +27,26 @@ impl JournalState {
             Ok(None) => return JournalDecision::refused(Ok(None)),
             Err(error) => return JournalDecision::refused(Err(error)),
         };
-        let event = request.settlement.event(request.lease_id, context.now);
-        let by = match &task.logged.task.state {
-            State::Running(claim) => claim.by.as_str(),
-            // It is rejected.
-            _ => context.by.as_str(),
-        };
-        match decide(&task, &event, by, context) {
-            Ok((record, settled)) => JournalDecision::done(vec![record], Some(settled)),
-            // The settlement is in the log, or in the same commit, and stays there: that needs no proof. A worker resends it
-            // until it is acknowledged.
-            Err(Rejected::AlreadyApplied) => JournalDecision::done(Vec::new(), Some(task.into_current())),
-            Err(_) => JournalDecision::refused(Ok(None)),
-        }
+        settled(task, request, context)
+    }
+}
+
+pub(super) fn settled(
+    task: LoadedTask<'_>,
+    request: SettleRequest,
+    context: &JournalContext,
+) -> JournalDecision<Option<Task>> {
+    let event = request.settlement.event(request.lease_id, context.now);
+    let by = match &task.logged.task.state {
+        State::Running(claim) => claim.by.as_str(),
+        // It is rejected.
+        _ => context.by.as_str(),
+    };
+    match decide(&task, &event, by, context) {
+        Ok((record, settled)) => JournalDecision::done(vec![record], Some(settled)),
+        // The settlement is in the log, or in the same commit, and stays there: that needs no proof. A worker resends it
+        // until it is acknowledged.
+        Err(Rejected::AlreadyApplied) => JournalDecision::done(Vec::new(), Some(task.into_current())),
+        Err(_) => JournalDecision::refused(Ok(None)),
     }
 }

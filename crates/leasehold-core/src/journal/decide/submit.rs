@@ -13,7 +13,7 @@ use crate::new_task::{NewTask, Submitted};
 use crate::record::short::write_id_of;
 use crate::shard::ShardLen;
 use crate::step::{Event, StepContext};
-use crate::task::Status;
+use crate::task::{Status, Task};
 use crate::time::StoreTime;
 use crate::unique::UniqueKey;
 
@@ -50,7 +50,9 @@ impl JournalState {
         context: &JournalContext,
     ) -> Result<Option<JournalDecision<Submitted>>> {
         if let Some(task) = self.load(&request.id)? {
-            check_equal(&task, &request.new_task, || format!("task id {} is in use", request.id))?;
+            check_equal(&task.logged.task, &request.new_task, || {
+                format!("task id {} is in use", request.id)
+            })?;
             // It was submitted by this request, sent before. Its record is in the log, or in the same commit.
             return Ok(Some(JournalDecision::done(Vec::new(), Submitted::new(request.id, true))));
         }
@@ -62,7 +64,7 @@ impl JournalState {
             return Ok(None);
         }
         let Some(task) = self.load(&id)? else { return Ok(None) };
-        check_equal(&task, &request.new_task, || {
+        check_equal(&task.logged.task, &request.new_task, || {
             format!("idempotency key `{}` belongs to task {id}", key.key)
         })?;
         Ok(Some(duplicate(&task, key, context)))
@@ -100,8 +102,7 @@ fn create(request: SubmitRequest, context: &JournalContext) -> JournalDecision<S
 }
 
 /// Rejects a task that differs from the one that has its id or its key. The order of the fields of an input does not count.
-fn check_equal(existing: &LoadedTask<'_>, new: &NewTask, whose: impl Fn() -> String) -> Result<()> {
-    let task = &existing.logged.task;
+pub(super) fn check_equal(task: &Task, new: &NewTask, whose: impl Fn() -> String) -> Result<()> {
     if (&task.task_type, &task.input) == (&new.task_type, &new.input) {
         return Ok(());
     }

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::Duration;
 
+use super::archive::Objects;
 use crate::ids::{HexName, LeaseId, Name, TaskId, TaskTypes, WorkerId};
 use crate::journal::decide::ClaimToRenew;
 use crate::journal::index::TaskIndexes;
 use crate::journal::state::TaskBody;
 use crate::journal::{
-    ClaimRequest, JournalContext, JournalDecision, JournalRecord, JournalState, JournalTask, Operated,
-    RenewRequest, RenewedClaim, SettleRequest, SubmitRequest, Ticked,
+    ClaimRequest, JournalContext, JournalDecision, JournalRecord, JournalState, JournalTask, LogPosition,
+    Operated, RenewRequest, RenewedClaim, SettleRequest, SnapshotManifest, SubmitRequest, Ticked,
 };
 use crate::new_task::{NewTask, Submitted};
 use crate::retention::Retention;
@@ -57,6 +58,8 @@ pub(super) struct TestBroker {
     pub(super) claims: Vec<MadeClaim>,
     /// Tasks as the object layout has them: every event by `step`, renewals included.
     pub(super) objects: BTreeMap<TaskId, Task>,
+    /// Objects of the archive.
+    pub(super) archive: Objects,
     log: Vec<LogPart>,
     now: Now,
     random: u64,
@@ -65,7 +68,15 @@ pub(super) struct TestBroker {
 impl TestBroker {
     pub(super) fn new() -> Self {
         let (claims, objects, log) = (Vec::new(), BTreeMap::new(), Vec::new());
-        Self { state: JournalState::default(), claims, objects, log, now: now(), random: 0 }
+        Self {
+            state: JournalState::default(),
+            claims,
+            objects,
+            archive: Objects::new(),
+            log,
+            now: now(),
+            random: 0,
+        }
     }
 
     pub(super) fn now(&self) -> Now {
@@ -86,7 +97,7 @@ impl TestBroker {
         JournalContext { by: "tester".into(), now: self.now, random: u64::MAX / 2 }
     }
 
-    fn draw(&mut self) -> u64 {
+    pub(super) fn draw(&mut self) -> u64 {
         self.random += 1;
         self.random
     }
@@ -196,7 +207,10 @@ impl TestBroker {
             lease_id: claim.lease_id.clone(),
             settlement: settlement.clone(),
         };
-        let decision = self.state.settle(request, &self.context());
+        let decision = match self.archived(&claim.task) {
+            Some(archived) => self.state.settle_archived(archived, request, &self.context()),
+            None => self.state.settle(request, &self.context()),
+        };
         let settled = self.log(decision).unwrap();
         let event = settlement.event(claim.lease_id.clone(), self.now);
         let by = claim.worker.to_string();
@@ -208,7 +222,10 @@ impl TestBroker {
     }
 
     pub(super) fn operate(&mut self, id: TaskId, event: &Event) -> crate::Result<Operated> {
-        let decision = self.state.operate(&id, event, &self.context());
+        let decision = match self.archived(&id) {
+            Some(archived) => self.state.operate_archived(archived, event, &self.context()),
+            None => self.state.operate(&id, event, &self.context()),
+        };
         let operated = self.log(decision)?;
         match (self.object_event(id, event, "tester"), &operated) {
             (Ok(()), Operated::Done(_)) => {}
@@ -246,7 +263,7 @@ impl TestBroker {
             let page = self.log(decision).unwrap();
             (deleted, next) = (deleted + page.deleted, page.next);
             if next.is_none() {
-                return deleted;
+                return deleted + self.purge_archive(&retention);
             }
         }
     }
@@ -310,20 +327,31 @@ impl TestBroker {
     /// Checks that the state has the tasks of the object layout, that its log leads to it, that a snapshot does, and that
     /// its indexes are those of its tasks.
     pub(super) fn check(&self) {
-        let ids: BTreeSet<_> = self.state.tasks.keys().copied().collect();
+        let archived = self.check_archive();
+        let live: BTreeSet<_> = self.state.tasks.keys().copied().collect();
+        assert!(archived.keys().all(|id| !live.contains(id)), "a task is live and archived");
+        let ids: BTreeSet<_> = live.into_iter().chain(archived.keys().copied()).collect();
         assert_eq!(ids, self.objects.keys().copied().collect());
         for (id, object) in &self.objects {
-            let task = self.state.get(id).unwrap().unwrap();
+            let archived = archived.get(id).map(|archived| archived.task.clone());
+            let task = self.state.get(id).unwrap().or(archived).unwrap();
             assert_eq!(comparable(&task), comparable(object));
         }
         let replayed = self.replayed();
         assert_eq!(encoded(&replayed), encoded(&self.state));
+        assert_eq!(replayed.archive(), self.state.archive());
         let mut restored = JournalState::default();
         // In any order: ids of imported tasks do not follow the time.
         for body in encoded(&self.state).values().rev() {
             restored.insert(crate::journal::EncodedTask::read(body.as_bytes()).unwrap()).unwrap();
         }
         assert_eq!(encoded(&restored), encoded(&self.state));
+        let position = LogPosition::START;
+        let mut manifest =
+            SnapshotManifest::new(position, self.now.latest, Vec::new(), HexName::from_random(1));
+        manifest.set_archive(self.state.archive());
+        let manifest = SnapshotManifest::decode("snapshot", &manifest.encode(), position).unwrap();
+        assert_eq!(&manifest.archive_table(), self.state.archive());
         for state in [&self.state, &replayed, &restored] {
             assert_eq!(IndexView::of(&state.indexes, self.now), IndexView::rebuilt(state, self.now));
         }

@@ -5,9 +5,10 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::archive::EAGER;
 use super::broker::{TestBroker, minutes, secs};
 use crate::ids::{TaskId, TaskTypes};
-use crate::journal::{ChangeKind, JournalRecord, JournalState};
+use crate::journal::{ArchiveLimits, ChangeKind, JournalRecord, JournalState};
 use crate::new_task::{NewTask, Start};
 use crate::settlement::Settlement;
 use crate::step::Event;
@@ -46,6 +47,12 @@ enum Op {
     Purge {
         older_than: u32,
     },
+    /// Archives what has ended; a task that ended is retried while an object is written.
+    Archive {
+        age: u16,
+        small: usize,
+        retried: Option<usize>,
+    },
     TakeOver,
     Pass {
         millis: u32,
@@ -70,6 +77,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (any::<usize>(), 0u8..3).prop_map(|(task, how)| Op::Operate { task, how }),
         2 => Just(Op::Tick),
         1 => (0u32..400_000).prop_map(|older_than| Op::Purge { older_than }),
+        2 => (0u16..100, 1usize..5, prop::option::of(any::<usize>()))
+            .prop_map(|(age, small, retried)| Op::Archive { age, small, retried }),
         1 => Just(Op::TakeOver),
         3 => prop_oneof![0u32..2_000, 0u32..90_000, Just(100_000_000)].prop_map(|millis| Op::Pass { millis }),
         1 => (0u16..2_000).prop_map(|millis| Op::Blur { millis }),
@@ -122,6 +131,15 @@ fn run(broker: &mut TestBroker, op: &Op) {
         Op::Settle { .. } | Op::Operate { .. } => {}
         Op::Tick => drop(broker.tick()),
         Op::Purge { older_than } => drop(broker.purge(secs((*older_than).into()))),
+        Op::Archive { age, small, retried } => {
+            let limits = ArchiveLimits { age: secs((*age).into()), small: *small, ..EAGER };
+            broker.archive_with(&limits, |broker| {
+                if let Some(task) = retried.filter(|_| !broker.objects.is_empty()) {
+                    let id = *broker.objects.keys().nth(task % broker.objects.len()).unwrap();
+                    broker.operate(id, &Event::Retry).unwrap();
+                }
+            });
+        }
         Op::TakeOver => broker.take_over(),
         Op::Pass { millis } => broker.pass(Duration::from_millis((*millis).into())),
         Op::Blur { millis } => broker.blur(Duration::from_millis((*millis).into())),
@@ -145,12 +163,18 @@ fn settlement(how: u8) -> Settlement {
 fn check_log(broker: &TestBroker) {
     let mut state = JournalState::default();
     let mut known: BTreeMap<TaskId, (u64, Status)> = BTreeMap::new();
+    let mut archived: BTreeMap<TaskId, (u64, Status)> = BTreeMap::new();
     for line in broker.lines() {
         let record = JournalRecord::read(line.as_bytes()).unwrap();
         state.apply(record.clone()).unwrap();
         match record {
             JournalRecord::Submit(task) => {
                 let new = state.get(&task.id()).unwrap().unwrap();
+                if let Some(known_before) = archived.remove(&new.id) {
+                    assert_eq!(known_before, (new.rev, new.status()), "it becomes live as it was archived");
+                    known.insert(new.id, known_before);
+                    continue;
+                }
                 assert_eq!((new.rev, new.status()), (1, Status::Pending));
                 assert_eq!(known.insert(new.id, (1, Status::Pending)), None);
             }
@@ -166,6 +190,13 @@ fn check_log(broker: &TestBroker) {
                 assert!(new.attempt <= new.max_attempts);
                 assert_eq!(new.history.events().count() as u64 + new.history.folded(), new.rev);
                 known.insert(task, (new.rev, new.status()));
+            }
+            JournalRecord::Archive(change) => {
+                for moved in change.tasks {
+                    let (rev, status) = known.remove(&moved.id).unwrap();
+                    assert!(status.is_final() && rev == moved.rev);
+                    archived.insert(moved.id, (rev, status));
+                }
             }
             JournalRecord::Heard { tasks, .. } => {
                 assert!(tasks.iter().all(|task| known[task].1 == Status::Running));

@@ -48,7 +48,7 @@ fn an_id_is_found_by_its_first_characters() {
     let first = broker.submit("a");
     broker.pass(minutes(10_000));
     let second = broker.submit("a");
-    let find = |text: &str| broker.state.find(&text.parse::<TaskIdPrefix>().unwrap());
+    let find = |text: &str| broker.state.find(&text.parse::<TaskIdPrefix>().unwrap()).0;
     assert_eq!(find(&first.to_string()[..9]), BTreeSet::from([first]));
     assert_eq!(find(&second.to_string()[..12]), BTreeSet::from([second]));
     assert_eq!(find(&first.to_string()[..4]), BTreeSet::from([first, second]));

@@ -107,6 +107,7 @@ fn kind(record: &JournalRecord) -> String {
         JournalRecord::Submit(_) => "submit".into(),
         JournalRecord::Change { kind, .. } => format!("{kind:?}").to_lowercase(),
         JournalRecord::Heard { tasks, .. } => format!("heard ({})", tasks.len()),
+        JournalRecord::Archive(_) => "archive".into(),
     }
 }
 

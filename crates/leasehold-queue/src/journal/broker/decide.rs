@@ -1,7 +1,8 @@
 //! Decisions on requests: by the pure functions of [`JournalState`], on the one state.
 
 use leasehold_core::journal::{
-    JournalContext, JournalDecision, JournalState, Logged, RenewRequest, RenewedClaim, SettleRequest,
+    JournalContext, JournalDecision, JournalState, Logged, PurgePage, RenewRequest, RenewedClaim,
+    SettleRequest,
 };
 use leasehold_core::limits::{BROKER_PAGE_MAX, BROKER_TICK_MAX};
 use leasehold_core::settlement::Settlement;
@@ -10,14 +11,16 @@ use leasehold_store::mutant::breaks;
 
 use super::Broker;
 use crate::journal::commit::Urgency;
-use crate::journal::request::{AnswerTo, BrokerRequest, Freshness, HeldAnswer};
+use crate::journal::request::{
+    AnswerTo, ArchiveRequest, BrokerRequest, Freshness, HeldAnswer, PurgePlace, PurgedPage,
+};
 
 /// Actor of changes that time makes, in the history of tasks.
-const BROKER: &str = "broker";
+pub(super) const BROKER: &str = "broker";
 
 impl Broker {
-    /// Decides a request. An error ends the broker; a request that fails is answered.
-    pub(super) fn handle(&mut self, request: BrokerRequest) -> Result<()> {
+    /// Decides a request whose task is not archived. An error ends the broker; a request that fails is answered.
+    pub(super) fn handle_live(&mut self, request: BrokerRequest) -> Result<()> {
         match request {
             BrokerRequest::Submit { task, by, answer } => {
                 self.decide(&by, Urgency::Urgent, answer, |state, context| state.submit(*task, context))
@@ -43,10 +46,19 @@ impl Broker {
                     state.operate(&id, &event, context)
                 })
             }
-            BrokerRequest::Purge { retention, after, by, answer } => {
-                self.decide(&by, Urgency::Urgent, answer, |state, context| {
+            BrokerRequest::Purge { retention, at: PurgePlace::Archive(after), by, answer } => {
+                self.archiver.requests.push_back(ArchiveRequest::Purge { retention, after, by, answer });
+                Ok(())
+            }
+            BrokerRequest::Purge { retention, at: PurgePlace::Live(after), by, answer } => {
+                let logged = self.log(&by, Urgency::Urgent, |state, context| {
                     state.purge(&retention, after, BROKER_PAGE_MAX, context)
-                })
+                })?;
+                self.hold(HeldAnswer::new(answer, logged.answer.map(live_page)), logged.is_refusal)
+            }
+            BrokerRequest::Orphans { names, answer } => {
+                self.archiver.requests.push_back(ArchiveRequest::Orphans { names, answer });
+                Ok(())
             }
             BrokerRequest::PurgeTask { id, retention, by, answer } => {
                 self.decide(&by, Urgency::Urgent, answer, |state, context| {
@@ -75,7 +87,7 @@ impl Broker {
     }
 
     /// Decides, logs, and holds the answer.
-    fn decide<T: Send + 'static>(
+    pub(super) fn decide<T: Send + 'static>(
         &mut self,
         by: &str,
         urgency: Urgency,
@@ -130,6 +142,13 @@ impl Broker {
         let release = SettleRequest { task, lease_id, settlement: Settlement::Release };
         self.log(BROKER, Urgency::Urgent, |state, context| state.settle(release, context))?.answer.map(drop)
     }
+}
+
+/// Page of a purge of live tasks. The archive follows the last one.
+fn live_page(page: PurgePage) -> PurgedPage {
+    let PurgePage { deleted, corrupt, next } = page;
+    let next = next.map_or(PurgePlace::Archive(None), |cursor| PurgePlace::Live(Some(cursor)));
+    PurgedPage { deleted, corrupt, next: Some(next) }
 }
 
 fn renewed(

@@ -2,7 +2,7 @@
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use leasehold_core::journal::{JournalRecord, Seq, SnapshotManifest};
+use leasehold_core::journal::{ArchiveLimits, ArchiveName, JournalRecord, Seq, SnapshotManifest};
 use leasehold_core::limits::{COMMITS_KEPT, SNAPSHOT_COMMITS, SNAPSHOT_INTERVAL, SNAPSHOT_LOG_BYTES};
 use leasehold_core::{Result, StoreTime};
 use leasehold_store::host::Instant;
@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::Broker;
+use crate::journal::archive::delete as delete_archived;
 use crate::journal::snapshot::{ChunkTable, delete_replaced};
 
 /// Pause after a snapshot that could not be written.
@@ -28,11 +29,18 @@ pub struct SnapshotLimits {
     pub interval: Duration,
     /// Time for which commits in a bucket are kept after a snapshot covers them.
     pub commits_kept: Duration,
+    /// Tasks that are archived before a snapshot.
+    pub archive: ArchiveLimits,
 }
 
 impl Default for SnapshotLimits {
     fn default() -> Self {
-        Self { commits: SNAPSHOT_COMMITS, interval: SNAPSHOT_INTERVAL, commits_kept: COMMITS_KEPT }
+        Self {
+            commits: SNAPSHOT_COMMITS,
+            interval: SNAPSHOT_INTERVAL,
+            commits_kept: COMMITS_KEPT,
+            archive: ArchiveLimits::default(),
+        }
     }
 }
 
@@ -55,8 +63,14 @@ pub(super) struct Maintenance {
     deleted_to: Seq,
     limits: SnapshotLimits,
     work: Option<BoxFuture<'static, MaintenanceDone>>,
+    /// True while tasks are archived, before a snapshot.
+    is_archiving: bool,
     /// True while the broker waits until everything is confirmed.
     pub(super) is_capturing: bool,
+    /// Archive objects that the snapshot in progress does not refer to, and that were removed long enough ago.
+    unneeded: Vec<ArchiveName>,
+    /// Archive objects that are to be deleted.
+    to_delete: Vec<ArchiveName>,
 }
 
 /// Commits since a snapshot.
@@ -76,7 +90,7 @@ impl CommitsSince {
 /// End of a piece of maintenance.
 pub(super) enum MaintenanceDone {
     Written(Result<SnapshotManifest>),
-    Deleted(Result<Seq>),
+    Deleted(Result<Seq>, Vec<ArchiveName>),
 }
 
 impl Maintenance {
@@ -110,7 +124,10 @@ impl Maintenance {
             unnamed: None,
             outdated: None,
             work: None,
+            is_archiving: false,
             is_capturing: false,
+            unneeded: Vec::new(),
+            to_delete: Vec::new(),
         }
     }
 
@@ -141,7 +158,7 @@ impl Maintenance {
 
     /// True if something is being written or deleted, or the lease is about to name a snapshot.
     pub(super) fn is_busy(&self) -> bool {
-        self.is_capturing || self.work.is_some() || self.unnamed.is_some()
+        self.is_archiving || self.is_capturing || self.work.is_some() || self.unnamed.is_some()
     }
 
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<MaintenanceDone> {
@@ -159,7 +176,8 @@ impl Maintenance {
         let over = self.floors.iter().take_while(|floor| is_over(floor)).count();
         let floor = self.floors.drain(..over).next_back().map(|(floor, _)| floor);
         let outdated = self.outdated.take();
-        if floor.is_none() && outdated.is_none() {
+        let archived = std::mem::take(&mut self.to_delete);
+        if floor.is_none() && outdated.is_none() && archived.is_empty() {
             return;
         }
         let (trimmer, fences, deleted_to) =
@@ -169,20 +187,31 @@ impl Maintenance {
             if let Some(outdated) = outdated {
                 delete_replaced(&client, &outdated).await;
             }
-            let Some(floor) = floor else { return Ok(deleted_to) };
-            trimmer.delete_below(floor, deleted_to, &fences).await?;
-            Ok(Seq::new(floor.get().saturating_sub(1)))
+            let archived = delete_archived(&client, archived).await;
+            let trimmed = match floor {
+                None => Ok(deleted_to),
+                Some(floor) => {
+                    let trimmed = trimmer.delete_below(floor, deleted_to, &fences).await;
+                    trimmed.map(|_| Seq::new(floor.get().saturating_sub(1)))
+                }
+            };
+            MaintenanceDone::Deleted(trimmed, archived)
         };
-        self.work = Some(delete.map(MaintenanceDone::Deleted).boxed());
+        self.work = Some(delete.boxed());
     }
 }
 
 impl Broker {
-    /// Begins a snapshot when it is due. While the broker waits for what was decided to be confirmed, it decides nothing.
+    /// Begins a snapshot when it is due, after tasks were archived. While the broker waits for what was decided to be confirmed, it decides nothing.
     pub(super) fn maintain(&mut self) -> Result<()> {
         let now = self.instant();
         if self.maintenance.due_in(now).is_some_and(|left| left.is_zero()) {
-            self.maintenance.is_capturing = true;
+            self.archive_deleted()?;
+            self.archiver.begin();
+            self.maintenance.is_archiving = true;
+        }
+        if !self.maintenance.is_capturing && !self.open.is_full() && self.archive()? {
+            (self.maintenance.is_archiving, self.maintenance.is_capturing) = (false, true);
         }
         let is_confirmed = self.open.is_empty() && self.writer.is_idle();
         if self.maintenance.is_capturing
@@ -191,6 +220,10 @@ impl Broker {
         {
             let (at, deleted_to) = (self.now()?.latest_known(), self.maintenance.deleted_to);
             let captured = self.maintenance.table.capture(&self.state, position, at, deleted_to);
+            let kept = self.archiver.limits.kept;
+            let removed = self.state.archive().removed();
+            let old = removed.filter(|(_, removed_at)| removed_at.plus(kept) <= at);
+            self.maintenance.unneeded = old.map(|(name, _)| name.clone()).collect();
             let client = self.client.clone();
             let write = async move { MaintenanceDone::Written(captured.write(&client).await) };
             self.maintenance.work = Some(write.boxed());
@@ -220,9 +253,12 @@ impl Broker {
                 self.maintenance.began_at = self.instant();
                 self.maintenance.since.commits += 1;
             }
-            MaintenanceDone::Deleted(Ok(deleted_to)) => self.maintenance.deleted_to = deleted_to,
-            MaintenanceDone::Deleted(Err(error)) => {
-                tracing::debug!(%error, "failed to delete commits that a snapshot covers");
+            MaintenanceDone::Deleted(trimmed, archived) => {
+                self.archiver.deleted.extend(archived);
+                match trimmed {
+                    Ok(deleted_to) => self.maintenance.deleted_to = deleted_to,
+                    Err(error) => tracing::debug!(%error, "failed to delete commits that a snapshot covers"),
+                }
             }
         }
     }
@@ -234,6 +270,7 @@ impl Broker {
             tracing::debug!(commit = %named.seq, "snapshot of the journal taken");
             self.maintenance.floors.push_back((manifest.position.seq.next(), manifest.at));
             self.maintenance.outdated = self.maintenance.table.manifest().cloned();
+            self.maintenance.to_delete.append(&mut self.maintenance.unneeded);
             self.maintenance.table.written(manifest);
         } else if self.is_closing {
             // It is left to the next broker.

@@ -119,13 +119,15 @@ pub(super) struct LeaseSlot {
     renew_at: Instant,
     /// Snapshot that the lease is to name.
     snapshot: Option<LogPosition>,
+    /// Kind of records that the lease is to require.
+    required: Option<&'static str>,
     is_lost: bool,
 }
 
 impl LeaseSlot {
     pub(super) fn new(lease: BrokerLease, now: Instant) -> Self {
         let renew_at = later(now, JOURNAL_LEASE_RENEW_INTERVAL);
-        Self { lease, renewal: None, renew_at, snapshot: None, is_lost: false }
+        Self { lease, renewal: None, renew_at, snapshot: None, required: None, is_lost: false }
     }
 
     /// True if this process certainly holds the lease (rule C1).
@@ -140,10 +142,11 @@ impl LeaseSlot {
     pub(super) fn renew_if_due(&mut self, now: Instant) {
         if self.renewal_due_in(now).is_some_and(|left| left.is_zero()) {
             let (mut lease, snapshot) = (self.lease.clone(), self.snapshot);
+            let required = self.required.filter(|kind| !self.requires(kind));
             let renewal = async move {
-                let renewed = match snapshot {
-                    None => lease.renew().await,
-                    Some(snapshot) => lease.renew_with_snapshot(snapshot).await,
+                let renewed = match (snapshot, required) {
+                    (None, None) => lease.renew().await,
+                    (snapshot, required) => lease.renew_with(snapshot, required).await,
                 };
                 (lease, renewed)
             };
@@ -155,6 +158,24 @@ impl LeaseSlot {
     pub(super) fn name_snapshot(&mut self, position: LogPosition) {
         self.snapshot = Some(position);
         self.renew_at.boot_ns = 0;
+    }
+
+    /// The lease, as last confirmed.
+    pub(super) fn lease(&self) -> &BrokerLease {
+        &self.lease
+    }
+
+    /// True if the confirmed lease requires that brokers understand a kind of records.
+    pub(super) fn requires(&self, kind: &str) -> bool {
+        self.lease.fields().requires.contains(kind)
+    }
+
+    /// Requires that brokers understand a kind of records: the lease is renewed at once.
+    pub(super) fn require(&mut self, kind: &'static str) {
+        if self.required != Some(kind) {
+            self.required = Some(kind);
+            self.renew_at.boot_ns = 0;
+        }
     }
 
     /// Snapshot that the lease names, as last confirmed.
@@ -176,7 +197,9 @@ impl LeaseSlot {
                 let named = self.snapshot();
                 self.snapshot.take_if(|snapshot| *snapshot == named);
                 // One that was written while the lease was being renewed is named at once.
-                if self.snapshot.is_some() { Duration::ZERO } else { JOURNAL_LEASE_RENEW_INTERVAL }
+                let is_behind =
+                    self.snapshot.is_some() || self.required.is_some_and(|kind| !self.requires(kind));
+                if is_behind { Duration::ZERO } else { JOURNAL_LEASE_RENEW_INTERVAL }
             }
             Ok(Renewed::Lost) => {
                 self.is_lost = true;
