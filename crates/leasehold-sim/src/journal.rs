@@ -16,6 +16,7 @@ mod checker;
 mod claims;
 mod handler;
 mod pace;
+mod paused_fence;
 mod raw_log;
 mod raw_tasks;
 mod snapshots;

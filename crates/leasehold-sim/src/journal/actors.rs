@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::checker::JournalChecker;
 use super::pace::Pace;
+use super::paused_fence::pause_before_fences;
 use super::source::{RecordedSource, Recorder};
 use crate::alarm::Alarm;
 use crate::executor::ProcessId;
@@ -23,7 +24,11 @@ use crate::trace::Trace;
 use crate::world::World;
 
 pub(super) const NODES: usize = 3;
+/// Node that is the broker first, in a world with a slow takeover.
+const FIRST_BROKER: usize = 0;
 pub(super) const SECOND: Duration = Duration::from_secs(1);
+/// Earliest time of the slow takeover of a world that has one.
+const SLOW_TAKEOVER_AT: Duration = Duration::from_secs(20);
 /// Maximum pause between two sessions, and between two reads without the lease.
 const REST_MAX: Duration = Duration::from_secs(8);
 /// Maximum time for which a task is waited for.
@@ -90,6 +95,9 @@ impl JournalActors {
 
     /// Starts all actors.
     pub(super) fn start(&self, world: &World) {
+        if self.has_faults && self.pace.has_slow_takeover {
+            pause_before_fences(world, &self.checker);
+        }
         for node in 0..NODES {
             let actors = self.clone();
             world.actor(&node_name(node), move |host, client| {
@@ -101,7 +109,9 @@ impl JournalActors {
         if self.has_faults {
             let actors = self.clone();
             world.actor("breaker", move |host, client| Box::pin(actors.clone().break_leases(host, client)));
-            self.cut_links(world);
+            if !self.pace.has_slow_takeover {
+                self.cut_links(world);
+            }
         }
     }
 
@@ -122,6 +132,9 @@ impl JournalActors {
     async fn live(self, node: usize, host: Arc<SimHost>, client: Client) {
         if std::mem::take(&mut lock(&self.orders[node]).is_open) {
             self.checker.count_unanswered();
+        }
+        if self.pace.has_slow_takeover && node != FIRST_BROKER {
+            host.sleep(SECOND * 10).await;
         }
         loop {
             let queue = self.connect(&host, client.clone(), &node_name(node)).await;
@@ -332,8 +345,11 @@ impl JournalActors {
         // The first request teaches the clock.
         drop(self.connect(&host, client.clone(), "breaker").await);
         loop {
-            host.sleep(host.random_below(self.pace.break_every)).await;
-            if self.checker.is_calm() {
+            let pause = host.random_below(self.pace.break_every);
+            host.sleep(if self.pace.has_slow_takeover { SLOW_TAKEOVER_AT + pause } else { pause }).await;
+            if self.checker.is_calm()
+                || (self.pace.has_slow_takeover && self.checker.now() > SLOW_TAKEOVER_AT * 2)
+            {
                 return;
             }
             let broken = break_lease(&client, keys::JOURNAL_LEASE, &serde_json::Map::new()).await;

@@ -26,12 +26,17 @@ pub(super) struct Pace {
     pub(super) break_every: Duration,
     /// Maximum time for which a node works before it hands over.
     pub(super) session: Duration,
+    /// True if one node is the broker first and loses its lease to a node that is slow to take over.
+    pub(super) has_slow_takeover: bool,
     /// Snapshots of brokers: some delete commits at once, so that a slow process finds gaps.
     pub(super) snapshots: SnapshotLimits,
 }
 
 impl Pace {
     pub(super) fn random(rng: &mut SimRandom) -> Self {
+        if rng.happens(1_500) {
+            return Self::of_slow_takeover(rng);
+        }
         let is_quiet = rng.happens(5_000);
         let (least, more) = if is_quiet { (2, 5) } else { (12, 15) };
         let pauses = [SECOND, SECOND * 8, SECOND * 90];
@@ -45,7 +50,29 @@ impl Pace {
             operate_every: pauses[rng.index(pauses.len())],
             break_every: breaks[rng.index(breaks.len())],
             session: sessions[rng.index(sessions.len())],
+            has_slow_takeover: false,
             snapshots: random_snapshots(rng),
+        }
+    }
+
+    /// Pace at which a broker commits on while another node takes over, and the commits are deleted before that node puts
+    /// its fence: what rules B2 and B3 are for.
+    fn of_slow_takeover(rng: &mut SimRandom) -> Self {
+        Self {
+            submits: 150 + rng.below(100),
+            long_share: 0,
+            lease: rng.between(SECOND * 8, SECOND * 40),
+            submit_every: SECOND,
+            operate_every: SECOND * 90,
+            break_every: SECOND * 20,
+            session: SECOND * 240,
+            has_slow_takeover: true,
+            // Each snapshot renews the lease, by which a broker learns that it has lost it.
+            snapshots: SnapshotLimits {
+                commits: 1_000,
+                interval: rng.between(SECOND * 10, SECOND * 15),
+                commits_kept: Duration::ZERO,
+            },
         }
     }
 
