@@ -1,11 +1,12 @@
 //! Filter for a list of tasks.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::task::{Status, Task};
 
 /// Filter for a list of tasks.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Filter {
     /// Only tasks in this status.
     pub status: Option<Status>,

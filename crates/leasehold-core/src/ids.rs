@@ -137,7 +137,8 @@ impl FromStr for TaskId {
 }
 
 /// First characters of a task id: at least four, as many as a shard name can have.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct TaskIdPrefix(String);
 
 impl TaskIdPrefix {
@@ -201,6 +202,20 @@ impl FromStr for TaskIdPrefix {
              characters",
             Self::CHARS_MIN
         )))
+    }
+}
+
+impl TryFrom<String> for TaskIdPrefix {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<TaskIdPrefix> for String {
+    fn from(prefix: TaskIdPrefix) -> Self {
+        prefix.0
     }
 }
 
@@ -298,7 +313,7 @@ pub type WorkerId = Name;
 pub type TaskType = Name;
 
 /// A set of task types.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskTypes(Option<BTreeSet<TaskType>>);
 
 impl TaskTypes {

@@ -202,6 +202,18 @@ pub const ARCHIVE_ORPHAN_AGE_MIN: Duration = Duration::from_hours(1);
 /// input.
 pub const BROKER_REQUESTS_MAX: usize = 1_024;
 
+/// Maximum number of connections to a broker. Each is a process with workers or producers; more of them are more than one
+/// process can serve at the rates of a journal.
+pub const BROKER_CLIENTS_MAX: usize = 1_024;
+
+/// Maximum number of open requests of one connection to a broker: those of a bulk submit, of its workers and of readers. A
+/// client with more waits.
+pub const CLIENT_CALLS_MAX: usize = 2_048;
+
+/// Maximum length of one request to a broker. A submit has at most 256 KiB of input and as much of other fields; a purge or a
+/// renewal of many claims is far below.
+pub const BROKER_LINE_BYTES_MAX: usize = 8 * 1_024 * 1_024;
+
 /// Maximum number of expired claims and tasks that a broker handles at once, so that requests are not kept waiting.
 pub const BROKER_TICK_MAX: usize = 1_000;
 

@@ -1,5 +1,6 @@
 //! New task of a producer, with validation. Every field is checked here, before the first write.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::time::{Now, StoreTime};
 pub const MAX_ATTEMPTS: u32 = 4;
 
 /// Task to submit.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NewTask {
     /// Type, which selects the handler.
     pub task_type: TaskType,
@@ -47,7 +48,7 @@ pub struct NewTask {
 }
 
 /// Result of a submit.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Submitted {
     /// Id of the task.
     pub id: TaskId,
@@ -68,7 +69,8 @@ impl Submitted {
 }
 
 /// Earliest start of a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Start {
     /// Immediately.
     Now,

@@ -1,5 +1,6 @@
 //! Retention: the final tasks that are removed after a while.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 use crate::task::{Status, Task};
@@ -10,7 +11,7 @@ use crate::time::Now;
 pub const PURGE_GRACE: Duration = Duration::from_hours(24);
 
 /// Tasks to remove.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Retention {
     /// Only tasks in one of these final states; empty means all of them.
     pub statuses: Vec<Status>,
@@ -34,7 +35,8 @@ impl Retention {
 }
 
 /// Outcome for one task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Purged {
     /// Kept.
     Kept,

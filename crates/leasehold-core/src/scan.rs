@@ -4,6 +4,7 @@ mod backoff;
 mod entries;
 mod schedule;
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
@@ -65,7 +66,8 @@ impl Polling {
 }
 
 /// Reason why a worker that stops when the queue is empty still runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum DrainWait {
     /// A task becomes due within a minute.
     Due(StoreTime),

@@ -1,5 +1,6 @@
 //! End of a run of a task, as its worker reports it.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use crate::new_task::{check_artifacts, check_size, check_time};
 use crate::{Artifacts, Event, LeaseId, Now};
 
 /// The end of a run of a task.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Settlement {
     /// Completed.
     Complete {

@@ -8,6 +8,7 @@ mod event;
 
 pub use event::Event;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
 use std::time::Duration;
@@ -64,7 +65,8 @@ pub enum WriteOrder {
 }
 
 /// Reason why an event is rejected.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Rejected {
     /// The task's status does not allow the event.
     Status(Status),

@@ -95,7 +95,7 @@ impl<'de> Deserialize<'de> for StoreTime {
 }
 
 /// Minute in store time, by which index entries sort. Written as `YYYYMMDD-HHMM`, in UTC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Minute(i64);
 
 impl Minute {

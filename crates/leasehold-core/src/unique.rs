@@ -13,7 +13,7 @@ pub const LIFETIME_MIN: Duration = Duration::from_hours(1);
 pub const LIFETIME: Duration = Duration::from_hours(24);
 
 /// A key under which a task is submitted only once.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UniqueKey {
     /// The key itself.
     pub key: String,

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use crate::bell::RecentRings;
 use crate::inbox::{DirectDispatch, Inboxes};
 use crate::inspect::EntryChecks;
-use crate::journal::SnapshotLimits;
+use crate::journal::{BrokerTransport, SnapshotLimits};
 use crate::meta::{LayoutName, QueueMeta, open_meta};
 use crate::meta_cache::{MetaCache, MetaSnapshot};
 
@@ -70,6 +70,9 @@ pub struct QueueConfig {
     pub meta_max_age: Duration,
     /// Snapshots of a broker, in the journal layout.
     pub snapshots: SnapshotLimits,
+    /// Transport between the processes of a queue in the journal layout. Without one, a process uses the queue only while no
+    /// other process is its broker.
+    pub transport: Option<Arc<dyn BrokerTransport>>,
 }
 
 impl Default for QueueConfig {
@@ -86,6 +89,7 @@ impl Default for QueueConfig {
             meta_refresh_interval: QUEUE_META_REFRESH_INTERVAL,
             meta_max_age: QUEUE_META_MAX_AGE,
             snapshots: SnapshotLimits::default(),
+            transport: None,
         }
     }
 }

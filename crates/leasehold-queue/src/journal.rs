@@ -37,23 +37,30 @@ mod home;
 mod layout;
 pub(crate) mod lease;
 mod open;
+mod query;
 mod reads;
+mod remote;
 mod request;
+mod service;
 mod snapshot;
 mod source;
 mod stage;
+mod transport;
+mod wire;
 
 pub use self::broker::maintenance::SnapshotLimits;
+pub use self::transport::{BrokerAddress, BrokerListener, BrokerTransport, LineChannel};
+use leasehold_core::Result;
 pub use leasehold_core::journal::ArchiveLimits;
 use leasehold_core::journal::JournalState;
-use leasehold_core::{Now, Result};
 use leasehold_store::Client;
 use std::sync::Arc;
 use tokio::sync::Mutex;
 
 use self::follow::Follower;
 use self::handle::BrokerSlot;
-use self::request::{BrokerRequest, Freshness, HeldAnswer};
+use self::query::{StateAnswer, StateQuery};
+use self::request::{BrokerRequest, Freshness};
 use crate::connect::{Place, QueueConfig};
 use crate::meta::{LayoutName, QueueMeta, open_meta};
 
@@ -81,36 +88,28 @@ impl JournalQueue {
         Self {
             meta,
             by: config.by.as_str().into(),
-            broker: Arc::new(BrokerSlot::new(client.clone(), config.snapshots)),
+            broker: Arc::new(BrokerSlot::new(client.clone(), config)),
             follower: Arc::default(),
             client,
         }
     }
 
-    /// Reads the state: of the broker if it is in this process, otherwise by following the log.
-    async fn read<T: Send + 'static>(
-        &self,
-        freshness: Freshness,
-        read: impl Fn(&JournalState, Now) -> Result<T> + Clone + Send + 'static,
-    ) -> Result<T> {
-        let read_in_broker = read.clone();
-        let request = move |answer| BrokerRequest::Read {
-            read: Box::new(move |state, now| HeldAnswer::new(answer, read_in_broker(state, now))),
-            freshness,
-        };
+    /// Reads the state: of the broker if one can be reached, otherwise by following the log.
+    async fn read(&self, query: StateQuery, freshness: Freshness) -> Result<StateAnswer> {
+        let asked = query.clone();
+        let request = move |answer| BrokerRequest::Read { query: asked, freshness, answer };
         match self.broker.ask_serving(request).await {
             Some(answer) => answer,
-            None => self.follow(read).await,
+            None => self.follow(|state| query.answer(state)).await,
         }
     }
 
     /// Reads the state without the lease.
-    async fn follow<T>(&self, read: impl FnOnce(&JournalState, Now) -> Result<T>) -> Result<T> {
+    async fn follow<T>(&self, read: impl FnOnce(&JournalState) -> Result<T>) -> Result<T> {
         let mut following = self.follower.lock().await;
         let follower = Follower::follow(following.take(), &self.client, &self.broker.home().log).await?;
         let follower = following.insert(follower);
-        let now = self.client.known_now()?;
-        follower.state.advance(now);
-        read(&follower.state, now)
+        follower.state.advance(self.client.known_now()?);
+        read(&follower.state)
     }
 }

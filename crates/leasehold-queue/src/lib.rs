@@ -74,7 +74,9 @@ pub use front::{Queue, QueueLayout, Submit, Submitted};
 pub use holders::{IdPurpose, LeaseInfo, LeaseState};
 pub use inbox::{DirectDispatch, Selection};
 pub use inspect::{Filter, ListedTask, Stats};
-pub use journal::{ArchiveLimits, JournalQueue, SnapshotLimits};
+pub use journal::{
+    ArchiveLimits, BrokerAddress, BrokerListener, BrokerTransport, JournalQueue, LineChannel, SnapshotLimits,
+};
 pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, read_lease};
 pub use meta::{LayoutName, QueueMeta};
 pub use migrate::{MigrateOptions, Migrated, MigrationPlan, Progress};

@@ -1,5 +1,6 @@
 //! Reads: one task, lists, counts. They show the decided state, with the renewals of claims.
 
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
@@ -49,7 +50,7 @@ pub struct ExportPage {
 }
 
 /// Archived tasks with ids of a range: those of these objects that are in the range and not outdated.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ArchivedRange {
     /// Objects that have some of them.
     pub objects: Vec<ArchiveRef>,
@@ -68,7 +69,7 @@ impl ArchivedRange {
 }
 
 /// Number of tasks.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalCounts {
     /// Pending tasks that were due at the last [`JournalState::advance`].
     pub due: u64,

@@ -12,15 +12,18 @@ use leasehold_core::limits::BROKER_REQUESTS_MAX;
 use leasehold_core::{Error, HexName, Kind, Now, Result, Task, TaskId};
 use leasehold_store::Client;
 use leasehold_store::host::{Running, lock};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, oneshot};
 
 use super::broker::Broker;
-use super::broker::maintenance::SnapshotLimits;
 use super::home::LogHome;
-use super::open::open;
+use super::open::{OpenedQueue, connect, open};
+use super::remote::serve_remotely;
 use super::request::{AnswerTo, BrokerRequest};
+use super::service::serve_clients;
 use super::stage::{BrokerEnd, BrokerStage, StageSetter, StageView, stage};
+use super::transport::BrokerTransport;
+use crate::connect::QueueConfig;
 
 /// Maximum number of brokers that one request starts: one may end before it has received the request.
 const STARTS_MAX: u32 = 3;
@@ -30,7 +33,17 @@ const STARTS_MAX: u32 = 3;
 pub(crate) struct BrokerSlot {
     client: Client,
     home: LogHome,
+    transport: Option<Arc<dyn BrokerTransport>>,
     running: Mutex<Option<RunningBroker>>,
+}
+
+/// What a process does if it cannot connect to a broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WithoutBroker {
+    /// It becomes the broker.
+    BecomeBroker,
+    /// It reads the log.
+    Follow,
 }
 
 /// Broker of this process, and its owner.
@@ -49,8 +62,9 @@ pub(super) struct BrokerLine {
 }
 
 impl BrokerSlot {
-    pub(super) fn new(client: Client, snapshots: SnapshotLimits) -> Self {
-        Self { home: LogHome::of(&client, snapshots), client, running: Mutex::default() }
+    pub(super) fn new(client: Client, config: &QueueConfig) -> Self {
+        let (home, transport) = (LogHome::of(&client, config.snapshots), config.transport.clone());
+        Self { home, client, transport, running: Mutex::default() }
     }
 
     /// Log of the queue.
@@ -89,10 +103,27 @@ impl BrokerSlot {
         &self,
         request: impl FnOnce(AnswerTo<T>) -> BrokerRequest,
     ) -> Option<Result<T>> {
-        let line = self.current().filter(BrokerLine::is_serving)?;
+        let line = self.reachable().await?;
         let (answer, answered) = oneshot::channel();
         line.requests.send(request(answer)).await.ok()?;
         answered.await.ok()
+    }
+
+    /// Connection to a broker that serves, of this process or of another one; none if there is none.
+    async fn reachable(&self) -> Option<BrokerLine> {
+        let line = match self.current() {
+            Some(line) if line.is_serving() => return Some(line),
+            // It is opening, and may wait for the lease of another process.
+            Some(_) => return None,
+            None => {
+                self.transport.as_ref()?;
+                self.line(WithoutBroker::Follow)
+            }
+        };
+        match line.opened().await {
+            None => Some(line),
+            Some(_) => None,
+        }
     }
 
     /// Ends a claim; none if it was lost.
@@ -139,7 +170,7 @@ impl BrokerSlot {
 
     async fn serving(&self) -> Result<BrokerLine> {
         loop {
-            let line = self.line();
+            let line = self.line(WithoutBroker::BecomeBroker);
             if line.is_serving() {
                 return Ok(line);
             }
@@ -152,21 +183,22 @@ impl BrokerSlot {
     }
 
     /// Connection to the current broker; starts one if there is none.
-    fn line(&self) -> BrokerLine {
+    fn line(&self, otherwise: WithoutBroker) -> BrokerLine {
         let mut running = lock(&self.running);
         match &*running {
             Some(current) if !current.line.has_ended() => current.line.clone(),
-            _ => running.insert(self.spawn()).line.clone(),
+            _ => running.insert(self.spawn(otherwise)).line.clone(),
         }
     }
 
-    fn spawn(&self) -> RunningBroker {
+    fn spawn(&self, otherwise: WithoutBroker) -> RunningBroker {
         let (requests, received) = mpsc::channel(BROKER_REQUESTS_MAX);
         let (setter, stage) = stage();
         // Connections of its own: those of the caller's runtime may be blocked by a handler.
-        let (client, home) = (self.client.detached(), self.home.clone());
+        let (client, home, transport) = (self.client.detached(), self.home.clone(), self.transport.clone());
+        let link = BrokerLink { client, home, transport, sender: requests.downgrade(), received };
         let work = async move {
-            let end = run(client, &home, received, &setter).await;
+            let end = link.run(&setter, otherwise).await;
             setter.set(BrokerStage::Ended(end));
         };
         let work = self.client.host().spawn_thread("leasehold-broker", Box::pin(work));
@@ -174,23 +206,50 @@ impl BrokerSlot {
     }
 }
 
-async fn run(
+/// Thread of a process that is the broker, or is connected to it.
+struct BrokerLink {
     client: Client,
-    home: &LogHome,
-    requests: mpsc::Receiver<BrokerRequest>,
-    stage: &StageSetter,
-) -> BrokerEnd {
-    let opened = match open(&client, home).await {
-        Ok(opened) => opened,
-        Err(error) => return BrokerEnd::NotOpened(error.kind(), error.to_string()),
-    };
-    stage.set(BrokerStage::Serving);
-    tracing::info!(queue = %client.describe(), "this process is the broker of the queue");
-    match Broker::new(client, opened, requests).serve().await {
-        Ok(()) => BrokerEnd::Closed,
-        Err(error) => {
-            tracing::warn!(%error, "broker has stopped");
-            BrokerEnd::Stopped(error.to_string())
+    home: LogHome,
+    transport: Option<Arc<dyn BrokerTransport>>,
+    sender: mpsc::WeakSender<BrokerRequest>,
+    received: mpsc::Receiver<BrokerRequest>,
+}
+
+impl BrokerLink {
+    async fn run(self, stage: &StageSetter, otherwise: WithoutBroker) -> BrokerEnd {
+        let Self { client, home, transport, sender, received } = self;
+        let opened = match (otherwise, &transport) {
+            (WithoutBroker::Follow, Some(transport)) => match connect(&client, &**transport).await {
+                Ok(Some(channel)) => Ok(OpenedQueue::Client(channel)),
+                Ok(None) => Err(Error::new(Kind::Unavailable, "the broker of this queue cannot be reached")),
+                Err(error) => Err(error),
+            },
+            _ => open(&client, &home, transport.as_deref()).await,
+        };
+        let served = match opened {
+            Err(error) => return BrokerEnd::NotOpened(error.kind(), error.to_string()),
+            Ok(OpenedQueue::Client(channel)) => {
+                stage.set(BrokerStage::Serving);
+                tracing::debug!(queue = %client.describe(), "connected to the broker of the queue");
+                serve_remotely(channel, received, client.host().clone()).await
+            }
+            Ok(OpenedQueue::Broker(journal, listener)) => {
+                stage.set(BrokerStage::Serving);
+                tracing::info!(queue = %client.describe(), "became the broker of the queue");
+                let host = client.host().clone();
+                let broker = Broker::new(client, *journal, received).serve();
+                match listener {
+                    Some(listener) => serve_clients(listener, sender, host, broker).await,
+                    None => broker.await,
+                }
+            }
+        };
+        match served {
+            Ok(()) => BrokerEnd::Closed,
+            Err(error) => {
+                tracing::warn!(%error, "broker has stopped");
+                BrokerEnd::Stopped(error.to_string())
+            }
         }
     }
 }

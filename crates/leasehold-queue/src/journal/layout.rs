@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::JournalQueue;
+use super::query::{StateAnswer, StateQuery};
 use super::request::{BrokerRequest, Freshness, PurgePlace};
 use crate::check::Checked;
 use crate::front::{QueueLayout, Submitted};
@@ -136,7 +137,12 @@ impl QueueLayout for JournalQueue {
     }
 
     fn stats(&self) -> BoxFuture<'_, Result<Stats>> {
-        self.read(Freshness::Current, |state, now| Ok(stats(&state.counts(), now))).boxed()
+        Box::pin(async {
+            match self.read(StateQuery::Count, Freshness::Current).await? {
+                StateAnswer::Count(counts) => Ok(stats(&counts, self.now()?)),
+                _ => Err(StateAnswer::unexpected()),
+            }
+        })
     }
 
     fn check(&self, repair: bool) -> BoxFuture<'_, Result<Checked>> {

@@ -9,6 +9,7 @@
 //! | `trusted_until` | latest time at which an earlier holder may still trust its lease (rule C2) |
 //! | `requires` | record kinds that a broker must understand |
 //! | `host`, `pid` | holder, for messages to people |
+//! | `address` | address at which the holder accepts requests of other processes |
 //!
 //! A takeover writes all of them together with the new epoch, in one conditional put. A corrupt lease is never replaced: the
 //! deleted part of the log cannot be told without `snapshot`.
@@ -27,6 +28,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::damage::missing_lease;
+use super::transport::BrokerAddress;
 use crate::lease::{HeldLease, Leases, Renewed, Taken, read_lease};
 
 /// Field of the lease that outlives its holders (rule C2).
@@ -70,6 +72,9 @@ pub(crate) struct JournalFields {
     pub(crate) requires: BTreeSet<String>,
     pub(crate) host: String,
     pub(crate) pid: u32,
+    /// Address at which the broker accepts requests; none if it serves its own process only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) address: Option<BrokerAddress>,
 }
 
 impl JournalFields {
@@ -78,7 +83,7 @@ impl JournalFields {
         let trusted_until = StoreTime::from_millis(0);
         let HostProcess { host, pid } = process;
         let (snapshot, floor, requires) = (LogPosition::START, Seq::NONE, BTreeSet::new());
-        Self { snapshot, floor, trusted_until, requires, host, pid }
+        Self { snapshot, floor, trusted_until, requires, host, pid, address: None }
     }
 
     /// Reads the fields of a lease.
@@ -95,14 +100,14 @@ impl JournalFields {
     }
 
     /// Fields of the next holder after `found`.
-    fn after(found: Option<&Lease>, process: HostProcess) -> Result<Self> {
-        let Some(lease) = found else { return Ok(Self::new(process)) };
+    fn after(found: Option<&Lease>, process: HostProcess, address: Option<BrokerAddress>) -> Result<Self> {
+        let Some(lease) = found else { return Ok(Self { address, ..Self::new(process) }) };
         let HostProcess { host, pid } = process;
         let before = Self::read(lease)?;
         // A holder that has released its lease does not trust it, and its expiry is long past.
         let carried = if breaks("trust-not-carried") { lease.expires_at } else { before.trusted_until };
         let trusted_until = carried.max(lease.expires_at);
-        Ok(Self { trusted_until, host, pid, ..before })
+        Ok(Self { trusted_until, host, pid, address, ..before })
     }
 
     fn write(&self) -> Map<String, Value> {
@@ -156,6 +161,7 @@ impl BrokerLease {
         client: &Client,
         log: &Log,
         instance: &HexName,
+        address: Option<&BrokerAddress>,
         ended: Option<&Lease>,
     ) -> Result<TakenJournal> {
         let holder = Holder {
@@ -166,7 +172,7 @@ impl BrokerLease {
         let leases = Leases::new(client.clone(), holder.clone())?;
         let process = client.host().process();
         let decide = |found: Option<Lease>, now: Now, write_id: WriteId| {
-            let subject = JournalFields::after(found.as_ref(), process.clone())?.write();
+            let subject = JournalFields::after(found.as_ref(), process.clone(), address.cloned())?.write();
             let has_ended = |found: &Lease| ended.is_some_and(|ended| ended.is_same_claim(found));
             let found = found
                 .map(|found| if has_ended(&found) { found.released(now, write_id.clone()) } else { found });

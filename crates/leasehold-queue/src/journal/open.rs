@@ -25,6 +25,7 @@ use super::damage::with_way_out;
 use super::home::LogHome;
 use super::lease::{self, BrokerLease, JournalFields, TakenJournal, new_instance};
 use super::snapshot::{ChunkTable, load};
+use super::transport::{BrokerListener, BrokerTransport, LineChannel};
 use crate::lease::Renewed;
 
 /// Longest wait for the lease of a broker that may have crashed: by then it has expired, by any clock.
@@ -33,6 +34,13 @@ const WAIT_MAX: Duration = Duration::from_secs(JOURNAL_LEASE_TTL.as_secs() + 5);
 const WAIT_PAUSE: Duration = Duration::from_secs(1);
 /// Time after which a new holder has taken over the log, and with it the kernel lock that shows that it lives.
 const LOCKED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Pause after a refused connection.
+const REFUSED_PAUSE: Duration = Duration::from_millis(500);
+/// Refused connections in a row after which a broker on this host counts as ended.
+const REFUSALS_MIN: u32 = 4;
+/// Minimum age of a lease whose holder counts as ended because it refuses connections: it may be about to listen.
+const REFUSED_LEASE_AGE_MIN: Duration = Duration::from_secs(10);
 
 /// Everything that a broker begins with.
 pub(super) struct OpenedJournal {
@@ -47,14 +55,39 @@ pub(super) struct OpenedJournal {
     pub(super) snapshots: SnapshotLimits,
 }
 
-/// Becomes the broker. If another process is the broker, this is an error of kind unavailable that names it.
-pub(super) async fn open(client: &Client, home: &LogHome) -> Result<OpenedJournal> {
-    let instance = new_instance(client);
-    let mut lease = take_lease(client, &home.log, &instance).await?;
-    match take_over(&home.log, &mut lease, instance).await {
-        Ok((Replayed { state, table, since }, writer)) => {
+/// Way in which a process uses a queue.
+pub(super) enum OpenedQueue {
+    /// It is the broker.
+    Broker(Box<OpenedJournal>, Option<BrokerListener>),
+    /// It is connected to the broker.
+    Client(LineChannel),
+}
+
+/// Connects to the broker, or becomes the broker if there is none. A broker that cannot be reached is an error of kind
+/// unavailable that names it.
+pub(super) async fn open(
+    client: &Client,
+    home: &LogHome,
+    transport: Option<&dyn BrokerTransport>,
+) -> Result<OpenedQueue> {
+    let candidate = Candidate { client, log: &home.log, transport, instance: new_instance(client) };
+    let mut lease = match candidate.take_lease().await? {
+        TakenOrConnected::Taken(lease) => lease,
+        TakenOrConnected::Connected(channel) => return Ok(OpenedQueue::Client(channel)),
+    };
+    let opened = async {
+        let listener = match transport {
+            // Clients that connect before the broker serves wait for it.
+            Some(transport) => Some(transport.listen(client, &candidate.instance).await?),
+            None => None,
+        };
+        Ok((listener, take_over(&home.log, &mut lease, candidate.instance).await?))
+    };
+    match opened.await {
+        Ok((listener, (Replayed { state, table, since }, writer))) => {
             let LogHome { linger, snapshots, .. } = *home;
-            Ok(OpenedJournal { state, table, since, writer, lease, linger, snapshots })
+            let journal = OpenedJournal { state, table, since, writer, lease, linger, snapshots };
+            Ok(OpenedQueue::Broker(Box::new(journal), listener))
         }
         Err(error) => {
             // So that the next process need not wait for it.
@@ -66,42 +99,116 @@ pub(super) async fn open(client: &Client, home: &LogHome) -> Result<OpenedJourna
     }
 }
 
-async fn take_lease(client: &Client, log: &Log, instance: &HexName) -> Result<BrokerLease> {
-    let began = client.host().instant();
-    let mut waited_for: Option<Lease> = None;
-    let mut ended = None;
-    loop {
-        let held =
-            match BrokerLease::take(client, log, instance, ended.as_ref()).await.map_err(with_way_out)? {
-                TakenJournal::Ours(lease) => return Ok(*lease),
+/// Connects to the broker that the lease names; none if there is none, or it cannot be reached. Requests: 1 get.
+pub(super) async fn connect(client: &Client, transport: &dyn BrokerTransport) -> Result<Option<LineChannel>> {
+    let Some(lease) = lease::read(client).await? else { return Ok(None) };
+    let Some(address) = JournalFields::read(&lease)?.address else { return Ok(None) };
+    match transport.connect(client, &address, &lease.instance).await {
+        Ok(channel) => Ok(Some(channel)),
+        Err(error) => {
+            tracing::debug!(holder = %holder(&lease), %error, "failed to connect to the broker");
+            Ok(None)
+        }
+    }
+}
+
+/// Process that is about to be the broker, or a client of it.
+struct Candidate<'a> {
+    client: &'a Client,
+    log: &'a Log,
+    transport: Option<&'a dyn BrokerTransport>,
+    instance: HexName,
+}
+
+enum TakenOrConnected {
+    Taken(BrokerLease),
+    Connected(LineChannel),
+}
+
+/// Observations of a lease that another process holds.
+struct HeldObservation {
+    lease: Lease,
+    /// Number of refused connections in a row.
+    refusals: u32,
+}
+
+impl Candidate<'_> {
+    async fn take_lease(&self) -> Result<TakenOrConnected> {
+        let Self { client, log, transport, instance } = self;
+        let address = transport.map(|transport| transport.address(client, instance)).transpose()?;
+        let began = client.host().instant();
+        let mut before: Option<HeldObservation> = None;
+        let mut ended = None;
+        loop {
+            let taken = BrokerLease::take(client, log, instance, address.as_ref(), ended.as_ref()).await;
+            let held = match taken.map_err(with_way_out)? {
+                TakenJournal::Ours(lease) => return Ok(TakenOrConnected::Taken(*lease)),
                 TakenJournal::Others(held) => held,
             };
-        let waited = client.host().instant().since(began);
-        match log.holder_is_alive().await? {
-            Some(true) => return Err(held_by(&held)),
-            // A process that has just taken the lease is about to take over the log.
-            Some(false) if client.known_now()?.is_past(held.updated_at.plus(LOCKED_WITHIN)) => {
+            let refusals = match self.connect_to(&held).await {
+                HolderConnection::Connected(channel) => return Ok(TakenOrConnected::Connected(channel)),
+                HolderConnection::Refused => {
+                    let earlier = before.as_ref().filter(|before| before.lease.is_same_claim(&held));
+                    earlier.map_or(0, |before| before.refusals) + 1
+                }
+                HolderConnection::Unreachable => 0,
+            };
+            if self.has_ended(&held, refusals).await? {
                 tracing::info!(holder = %holder(&held), "broker has ended, taking over");
                 ended = Some(held);
                 continue;
             }
-            Some(false) => {}
-            None => match &waited_for {
-                None => {
-                    let (holder, until) = (holder(&held), held.expires_at);
-                    tracing::warn!(%holder, %until, "waiting for the lease of another broker to expire");
-                }
-                // It was renewed, or another process has it: its holder lives.
-                Some(before) if before.write_id != held.write_id => return Err(held_by(&held)),
-                Some(_) => {}
-            },
+            let waited = client.host().instant().since(began);
+            let is_alive = log.holder_is_alive().await?;
+            let is_renewed = before.as_ref().is_some_and(|before| before.lease.write_id != held.write_id);
+            // A broker that has just taken the lease, or is closing, refuses connections for a moment.
+            if refusals == 0 && (is_alive == Some(true) || is_renewed) || waited >= WAIT_MAX {
+                return Err(held_by(&held));
+            }
+            if before.is_none() && refusals == 0 && is_alive.is_none() {
+                let (holder, until) = (holder(&held), held.expires_at);
+                tracing::warn!(%holder, %until, "waiting for the lease of another broker to expire");
+            }
+            let pause = if refusals > 0 { REFUSED_PAUSE } else { WAIT_PAUSE };
+            before = Some(HeldObservation { lease: held, refusals });
+            client.host().sleep(pause).await;
         }
-        if waited >= WAIT_MAX {
-            return Err(held_by(&held));
-        }
-        waited_for = Some(held);
-        client.host().sleep(WAIT_PAUSE).await;
     }
+
+    async fn connect_to(&self, held: &Lease) -> HolderConnection {
+        let address = JournalFields::read(held).ok().and_then(|fields| fields.address);
+        let Some((transport, address)) = self.transport.zip(address) else {
+            return HolderConnection::Unreachable;
+        };
+        match transport.connect(self.client, &address, &held.instance).await {
+            Ok(channel) => HolderConnection::Connected(channel),
+            Err(error) if error.kind() == Kind::Lost => HolderConnection::Refused,
+            Err(error) => {
+                tracing::debug!(holder = %holder(held), %error, "failed to connect to the broker");
+                HolderConnection::Unreachable
+            }
+        }
+    }
+
+    /// True if the holder of a lease has certainly stopped serving: by the kernel's lock on the log in a folder, and by
+    /// refused connections in a bucket.
+    async fn has_ended(&self, held: &Lease, refusals: u32) -> Result<bool> {
+        let now = self.client.known_now()?;
+        Ok(match self.log.holder_is_alive().await? {
+            Some(true) => false,
+            // A process that has just taken the lease is about to take over the log.
+            Some(false) => now.is_past(held.updated_at.plus(LOCKED_WITHIN)),
+            None => refusals >= REFUSALS_MIN && now.is_past(held.updated_at.plus(REFUSED_LEASE_AGE_MIN)),
+        })
+    }
+}
+
+/// Outcome of an attempt to connect to the holder of a lease.
+enum HolderConnection {
+    Connected(LineChannel),
+    /// It is on this host, and does not listen.
+    Refused,
+    Unreachable,
 }
 
 /// State that is replayed.

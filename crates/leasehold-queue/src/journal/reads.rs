@@ -7,15 +7,14 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_core::filter::Filter;
 use leasehold_core::journal::{
-    ArchiveName, ArchiveRef, ArchivedRange, ExportPage, JournalState, JournalTask, TaskPage, TaskPlace,
+    ArchiveName, ArchiveRef, ArchivedRange, ExportPage, JournalTask, TaskPage, TaskPlace,
 };
-use leasehold_core::limits::BROKER_PAGE_MAX;
 use leasehold_core::{Error, Kind, Result, Task, TaskId, TaskIdPrefix};
-use std::sync::Arc;
 
 use super::JournalQueue;
 use super::archive::{ArchiveFound, find_archived, missing_object, read_archive, read_range};
 use super::damage::with_way_out;
+use super::query::{StateAnswer, StateQuery};
 use super::request::Freshness;
 use crate::inspect::unknown_task;
 
@@ -27,9 +26,10 @@ impl JournalQueue {
     pub(super) async fn read_task(&self, id: TaskId, mut freshness: Freshness) -> Result<Task> {
         let mut missing = None;
         for _ in 0..STARTS_MAX {
-            let objects = match self.read(freshness, move |state, _| state.place(&id)).await? {
-                TaskPlace::Live(task) => return Ok(*task),
-                TaskPlace::Archived(objects) => objects,
+            let objects = match self.read(StateQuery::Place(id), freshness).await? {
+                StateAnswer::Place(TaskPlace::Live(task)) => return Ok(*task),
+                StateAnswer::Place(TaskPlace::Archived(objects)) => objects,
+                _ => return Err(StateAnswer::unexpected()),
             };
             check_replaced(missing.as_ref(), &objects)?;
             match find_archived(&self.client, &id, &objects).await.map_err(with_way_out)? {
@@ -48,9 +48,10 @@ impl JournalQueue {
     pub(super) async fn find_task(&self, prefix: TaskIdPrefix) -> Result<TaskId> {
         let mut missing = None;
         'start: for _ in 0..STARTS_MAX {
-            let searched = prefix.clone();
-            let (mut ids, objects) =
-                self.read(Freshness::Current, move |state, _| Ok(state.find(&searched))).await?;
+            let query = StateQuery::Find(prefix.clone());
+            let StateAnswer::Find(mut ids, objects) = self.read(query, Freshness::Current).await? else {
+                return Err(StateAnswer::unexpected());
+            };
             check_replaced(missing.as_ref(), &objects)?;
             for object in objects {
                 // Two are enough to tell that it is ambiguous.
@@ -70,13 +71,14 @@ impl JournalQueue {
 
     /// Lists the tasks that match, in the order of their ids.
     pub(super) fn list_tasks(&self, filter: Filter) -> BoxStream<'_, Result<Task>> {
-        let filter = Arc::new(filter);
         self.pages(move |first| {
-            let (filter, of_state) = (filter.clone(), filter.clone());
-            let read = move |state: &JournalState| state.list(&of_state, first, BROKER_PAGE_MAX);
+            let (query, filter) = (StateQuery::List { filter: filter.clone(), first }, filter.clone());
             self.page(
-                read,
-                |TaskPage { tasks, archived, .. }| (tasks, archived),
+                query,
+                |answer| match answer {
+                    StateAnswer::List(TaskPage { tasks, archived, .. }) => Ok((tasks, archived)),
+                    _ => Err(StateAnswer::unexpected()),
+                },
                 move |archived| Some(archived.task).filter(|task| filter.matches(task)),
                 |task| task.id,
             )
@@ -86,8 +88,15 @@ impl JournalQueue {
     /// Exports all tasks, in the order of their ids.
     pub(super) fn export_tasks(&self) -> BoxStream<'_, Result<JournalTask>> {
         self.pages(move |first| {
-            let read = move |state: &JournalState| state.export(first, BROKER_PAGE_MAX);
-            self.page(read, |ExportPage { tasks, archived, .. }| (tasks, archived), Some, |task| task.task.id)
+            self.page(
+                StateQuery::Export { first },
+                |answer| match answer {
+                    StateAnswer::Export(ExportPage { tasks, archived, .. }) => Ok((tasks, archived)),
+                    _ => Err(StateAnswer::unexpected()),
+                },
+                Some,
+                |task| task.task.id,
+            )
         })
     }
 
@@ -111,17 +120,16 @@ impl JournalQueue {
     }
 
     /// Reads a page of the state and its archived tasks; starts over if an object was replaced meanwhile.
-    async fn page<P: Send + 'static, T>(
+    async fn page<T>(
         &self,
-        read: impl Fn(&JournalState) -> Result<P> + Clone + Send + 'static,
-        parts: impl Fn(P) -> (Vec<T>, ArchivedRange),
+        query: StateQuery,
+        parts: impl Fn(StateAnswer) -> Result<(Vec<T>, ArchivedRange)>,
         item: impl Fn(JournalTask) -> Option<T>,
         id: impl Fn(&T) -> TaskId,
     ) -> Result<(Vec<T>, Option<TaskId>)> {
         let mut missing = None;
         for _ in 0..STARTS_MAX {
-            let read = read.clone();
-            let (mut items, range) = parts(self.read(Freshness::Current, move |state, _| read(state)).await?);
+            let (mut items, range) = parts(self.read(query.clone(), Freshness::Current).await?)?;
             check_replaced(missing.as_ref(), &range.objects)?;
             match read_range(&self.client, &range).await.map_err(with_way_out)? {
                 Err(name) => missing = Some(name),

@@ -1,16 +1,19 @@
 //! Requests to a broker, and its answers.
 
 use leasehold_core::journal::{
-    ArchiveName, ClaimRequest, JournalState, JournalTask, Operated, PurgeCursor, RenewRequest, RenewedClaim,
-    SettleRequest, SubmitRequest,
+    ArchiveName, ClaimRequest, JournalTask, Operated, PurgeCursor, RenewRequest, RenewedClaim, SettleRequest,
+    SubmitRequest,
 };
 use leasehold_core::new_task::Submitted;
 use leasehold_core::retention::{Purged, Retention};
 use leasehold_core::scan::DrainWait;
-use leasehold_core::{Event, HexName, LeaseId, Now, Result, Task, TaskId};
+use leasehold_core::{Event, HexName, LeaseId, Result, Task, TaskId};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 use tokio::sync::oneshot;
+
+use super::query::{StateAnswer, StateQuery};
 
 /// Receiver of an answer, in the process of the broker.
 pub(super) type AnswerTo<T> = oneshot::Sender<Result<T>>;
@@ -36,7 +39,7 @@ pub(super) enum BrokerRequest {
     /// Asks which of these archive objects no record refers to, or ever will.
     Orphans { names: Vec<ArchiveName>, answer: AnswerTo<Vec<ArchiveName>> },
     /// Reads the state.
-    Read { read: StateRead, freshness: Freshness },
+    Read { query: StateQuery, freshness: Freshness, answer: AnswerTo<StateAnswer> },
     /// Waits until a task has another revision.
     Watch { id: TaskId, rev: u64, answer: oneshot::Sender<()> },
     /// Answers the waiting claims of a source at once, because its worker wants no more.
@@ -46,14 +49,15 @@ pub(super) enum BrokerRequest {
 }
 
 /// Place at which a purge continues: it goes through the live tasks, and then through the archive.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum PurgePlace {
     Live(Option<PurgeCursor>),
     Archive(Option<ArchiveName>),
 }
 
 /// Result of one page of a purge.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PurgedPage {
     /// Number of tasks that were removed.
     pub(super) deleted: u64,
@@ -103,11 +107,9 @@ pub(super) struct ClaimAnswer {
     pub(super) upcoming: Option<DrainWait>,
 }
 
-/// Reads the state, and returns the answer to be held.
-pub(super) type StateRead = Box<dyn FnOnce(&JournalState, Now) -> HeldAnswer + Send>;
-
 /// Proof that a read needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum Freshness {
     /// No other broker has acknowledged anything that the answer does not show (rules B8 and F11).
     Current,

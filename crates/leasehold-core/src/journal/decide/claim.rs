@@ -1,5 +1,6 @@
 //! Claims: due tasks for the free slots of a worker.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 use super::{JournalContext, JournalDecision, decide};
@@ -13,7 +14,7 @@ use crate::task::Task;
 const REJECTED_MAX: usize = 100;
 
 /// Request of a worker for due tasks.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ClaimRequest {
     /// Worker that claims.
     pub worker: WorkerId,

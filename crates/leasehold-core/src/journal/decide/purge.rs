@@ -3,6 +3,7 @@
 //! The conditions are those of the object layout. Unlike there, a task is removed at once: one record removes it, so that no
 //! write to it can be in flight. A task stays as long as its idempotency key can still refer to it.
 
+use serde::{Deserialize, Serialize};
 use std::ops::Bound;
 
 use super::{JournalContext, JournalDecision, decide};
@@ -15,7 +16,7 @@ use crate::step::Event;
 use crate::time::StoreTime;
 
 /// Place among the final tasks at which a purge continues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PurgeCursor {
     finished_at: StoreTime,
     id: TaskId,

@@ -1,5 +1,6 @@
 //! Renewals of claims. They are answered from memory and not logged, except for the first of each claim with each broker.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{JournalContext, JournalDecision};
@@ -13,7 +14,7 @@ use crate::task::State;
 use crate::time::StoreTime;
 
 /// Renewal of the claims of a worker.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RenewRequest {
     /// Worker that holds the claims.
     pub worker: WorkerId,
@@ -22,7 +23,7 @@ pub struct RenewRequest {
 }
 
 /// A claim to renew.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClaimToRenew {
     /// Id of the task.
     pub task: TaskId,
@@ -34,7 +35,7 @@ pub struct ClaimToRenew {
 }
 
 /// A claim that was renewed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenewedClaim {
     /// New expiry, as an absolute time (rule C7).
     pub expires_at: StoreTime,

@@ -1,5 +1,7 @@
 //! Settlements: ends of claims.
 
+use serde::{Deserialize, Serialize};
+
 use super::{JournalContext, JournalDecision, decide};
 use crate::ids::{LeaseId, TaskId};
 use crate::journal::state::{JournalState, LoadedTask};
@@ -8,7 +10,7 @@ use crate::step::Rejected;
 use crate::task::{State, Task};
 
 /// End of a claim. The handler has stopped before.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SettleRequest {
     /// Id of the task.
     pub task: TaskId,
@@ -16,6 +18,15 @@ pub struct SettleRequest {
     pub lease_id: LeaseId,
     /// End of the run.
     pub settlement: Settlement,
+}
+
+impl SettleRequest {
+    /// Releases the claim of a task; none if it has none.
+    #[must_use]
+    pub fn release(task: &Task) -> Option<Self> {
+        let lease_id = task.lease_id.clone()?;
+        Some(Self { task: task.id, lease_id, settlement: Settlement::Release })
+    }
 }
 
 impl JournalState {

@@ -1,5 +1,6 @@
 //! Submits, with and without an idempotency key.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 use super::{JournalContext, JournalDecision, decide};
@@ -18,7 +19,7 @@ use crate::time::StoreTime;
 use crate::unique::UniqueKey;
 
 /// Task to submit.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SubmitRequest {
     /// Id of the task, from [`TaskId::from_time`]. A repeated request has the id of the first, and creates no second task
     /// (rule B9).

@@ -68,10 +68,9 @@ impl Broker {
             BrokerRequest::Import { task, answer } => {
                 self.decide(BROKER, Urgency::Urgent, answer, |state, context| state.import(*task, context))
             }
-            BrokerRequest::Read { read, freshness } => {
-                let now = self.now()?;
-                self.advance(now);
-                let answer = read(&self.state, now);
+            BrokerRequest::Read { query, freshness, answer } => {
+                self.advance(self.now()?);
+                let answer = HeldAnswer::new(answer, query.answer(&self.state));
                 self.hold(answer, freshness == Freshness::Current)
             }
             BrokerRequest::Watch { id, rev, answer } => {
