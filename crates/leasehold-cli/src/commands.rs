@@ -35,6 +35,7 @@ pub(crate) mod worker;
 pub(crate) mod workers;
 
 use clap::CommandFactory;
+use leasehold_broker::UnixSockets;
 use leasehold_core::Error;
 use leasehold_core::limits::OPERATION_TIMEOUT;
 use leasehold_outpost::QueueType;
@@ -42,6 +43,8 @@ use leasehold_queue::{Queue, QueueConfig};
 use leasehold_store::{Client, OpenMode, OpenOptions};
 use leasehold_worker::Shutdown;
 use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::args::{Args, Command, ConfigCommand, Global, LeasesCommand};
@@ -311,8 +314,18 @@ pub(crate) fn config(settings: &typed::QueueSettings, by: &str) -> QueueConfig {
         shard_prefix_len: settings.shard_len.map(leasehold_core::ShardLen::digits),
         by: by.into(),
         direct: settings.direct.clone(),
+        transport: Some(Arc::new(UnixSockets::new(socket_directory()))),
         ..QueueConfig::default()
     }
+}
+
+/// Directory of this user for the sockets of brokers of buckets.
+fn socket_directory() -> PathBuf {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty());
+    runtime.map_or_else(
+        || std::env::temp_dir().join(format!("leasehold-{}", rustix::process::geteuid().as_raw())),
+        |runtime| PathBuf::from(runtime).join("leasehold"),
+    )
 }
 
 async fn open_queue(command: &Command, settings: &Settings) -> anyhow::Result<Queue> {

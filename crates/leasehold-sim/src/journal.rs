@@ -7,8 +7,9 @@
 //!
 //! The `JournalChecker` reads the raw objects after each change and replays the log twice: with code of its own, and as a
 //! broker does. It compares the result with all answers: what was acknowledged is in the log, refusals and reads show a state
-//! that the log had since the request, and a worker that was promised a claim holds it in the log until then. After faults
-//! have stopped, all tasks must end.
+//! that the log had since the request, and a worker that was promised a claim holds it in the log until then. A task that is
+//! archived must be in an object that exists, and no object is deleted while the log refers to it. After faults have
+//! stopped, all tasks must end.
 
 mod actors;
 mod answers;
@@ -17,6 +18,7 @@ mod claims;
 mod handler;
 mod pace;
 mod paused_fence;
+mod raw_archive;
 mod raw_log;
 mod raw_tasks;
 mod snapshots;
@@ -61,6 +63,7 @@ pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
     world.run_for(LATE_WITHIN)?;
     world.run_until(at_rest, REST_WITHIN)?;
     audit(world, &actors)?;
+    checker.check_at_rest().map_err(|message| world.failed(message))?;
     if has_no_faults {
         one_put_per_object(world, &checker).map_err(|message| world.failed(message))?;
     }
@@ -91,7 +94,8 @@ fn every_request_is_counted(world: &mut World) -> Result<(), Failed> {
     world.every_request_is_counted().map_err(|message| world.failed(message))
 }
 
-/// Checks the number of puts without faults: one for each commit, and for each part of a snapshot.
+/// Checks the number of puts without faults: one for each commit, each part of a snapshot and each archive
+/// object.
 fn one_put_per_object(world: &World, checker: &JournalChecker) -> Result<(), String> {
     let clients = world.clients();
     let is_commit = |line: &leasehold_store::ledger::LedgerLine| {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::answers::{Answers, LogView, SentAt, check_kind};
 use super::claims::{ClaimName, Claims, RecordedAnswer};
+use super::raw_archive::RawArchive;
 use super::raw_log::{self, RawCommit, RawLog};
 use super::raw_tasks::{RawTasks, difference};
 use super::snapshots;
@@ -31,6 +32,7 @@ pub(super) struct JournalChecker {
 struct Observed {
     log: RawLog,
     tasks: RawTasks,
+    archive: RawArchive,
     /// State that a broker would replay.
     replay: JournalState,
     /// Commits so far.
@@ -39,7 +41,7 @@ struct Observed {
     snapshot: u64,
     /// Number of snapshots that the lease has named.
     snapshots: u64,
-    /// Number of commits and parts of snapshots that were created.
+    /// Number of commits, parts of snapshots and archive objects that were created.
     created: u64,
     claims: Claims,
     answers: Answers,
@@ -80,8 +82,11 @@ impl JournalChecker {
         crate::leases::check_change(change)?;
         let (now, at, mut observed) = (self.reliable_now_ms(), self.now(), self.observed());
         observed.created += u64::from(is_part_of_journal(&change.key) && change.before.is_none());
+        observed.archive.check_change(change)?;
         if let Some(commit) = observed.log.change(change)? {
-            observed.committed(&commit, at, now).map_err(|why| format!("{why} (commit {})", commit.seq))?;
+            observed
+                .committed(&commit, at, now, objects)
+                .map_err(|why| format!("{why} (commit {})", commit.seq))?;
             observed.commits.push(commit);
             return Ok(());
         }
@@ -208,7 +213,14 @@ impl JournalChecker {
         self.is_calm() && observed.producing == 0 && observed.tasks.iter().all(is_final)
     }
 
-    /// Number of commits and parts of snapshots that were created.
+    /// Checks at rest that every task is live or archived, and that every object of the archive is there.
+    pub(super) fn check_at_rest(&self) -> CheckResult {
+        let observed = self.observed();
+        observed.tasks.iter().try_for_each(|(id, _)| observed.compare(id))?;
+        self.bucket.with_objects(|objects| observed.archive.check_objects(objects))
+    }
+
+    /// Number of commits, parts of snapshots and archive objects that were created.
     pub(super) fn created(&self) -> u64 {
         self.observed().created
     }
@@ -224,8 +236,9 @@ impl JournalChecker {
         let (commits, fences, claims) =
             (observed.log.len(), observed.log.fences(), observed.claims.summary());
         let (acknowledged, snapshots) = (acknowledged.len(), observed.snapshots);
+        let archive = observed.archive.summary();
         format!(
-            "{acknowledged} acknowledged, {unknown} unknown, {commits} commits, {fences} fences, {snapshots} snapshots, {claims}, {reads} reads, {counts:?}"
+            "{acknowledged} acknowledged, {unknown} unknown, {commits} commits, {fences} fences, {snapshots} snapshots, {archive}, {claims}, {reads} reads, {counts:?}"
         )
     }
 
@@ -243,7 +256,13 @@ impl JournalChecker {
 
 impl Observed {
     /// Applies a commit, once by the raw records and once as a broker does, and compares both.
-    fn committed(&mut self, commit: &RawCommit, at: Duration, now: Option<i64>) -> CheckResult {
+    fn committed(
+        &mut self,
+        commit: &RawCommit,
+        at: Duration,
+        now: Option<i64>,
+        objects: &BucketObjects,
+    ) -> CheckResult {
         if let Some(fence) = commit.fence {
             self.fenced = at;
             self.tasks.fence(fence);
@@ -256,10 +275,16 @@ impl Observed {
         for line in commit.lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let raw = raw_log::record(line)?;
             let effect = self.tasks.apply(&raw, now)?;
+            if raw.text("kind") == "archive" {
+                self.archive.apply(&raw, &mut self.tasks, objects)?;
+            }
             effect.map_or(Ok(()), |effect| self.claims.logged(effect, now))?;
             self.answers.submit_logged(raw.0["record"]["input"]["submit"].as_u64())?;
             let applied = JournalRecord::read(line).and_then(|record| self.replay.apply(record));
             applied.map_err(|error| format!("replay: {error}"))?;
+            for task in raw.0["tasks"].as_array().into_iter().flatten() {
+                task["id"].as_str().map_or(Ok(()), |id| self.compare(id))?;
+            }
             let id = raw.0["task"].as_str().or(raw.0["record"]["id"].as_str());
             id.map_or(Ok(()), |id| self.compare(id).and_then(|()| self.check_completed(id)))?;
         }
@@ -271,6 +296,14 @@ impl Observed {
         let Some(raw) = self.tasks.get(id).map(super::raw_tasks::RawTask::now) else { return Ok(()) };
         let replayed = id.parse::<TaskId>().and_then(|id| self.replay.get(&id));
         let replayed = replayed.map_err(|error| format!("replay: {error}"))?;
+        if let Some(home) = self.archive.home(id) {
+            return match (replayed, self.covers(home, id)) {
+                (None, true) => Ok(()),
+                (live, _) => {
+                    Err(format!("replay: task {id} is in archive object {home}, live: {}", live.is_some()))
+                }
+            };
+        }
         let Some(task) = replayed.map(|task| record::value(&task)) else {
             return Err(format!("replay: task {id} is missing"));
         };
@@ -282,6 +315,12 @@ impl Observed {
                 Err(format!("replay: task {id} has {field} {theirs}, the log has {ours}"))
             }
         }
+    }
+
+    /// True if a broker would look for a task in an object.
+    fn covers(&self, object: &str, id: &str) -> bool {
+        let found = id.parse::<TaskId>().map(|id| self.replay.archived_in(&id)).unwrap_or_default();
+        found.len() <= 3 && found.iter().any(|found| found.name.to_string() == object)
     }
 
     /// Checks that the handler of the claim that completed a task has succeeded.
@@ -297,9 +336,9 @@ impl Observed {
     }
 }
 
-/// True for commits and parts of snapshots.
+/// True for commits, parts of snapshots and archive objects.
 fn is_part_of_journal(key: &str) -> bool {
-    ["log/", "state/", "snapshot/"]
+    ["log/", "state/", "snapshot/", "archive/"]
         .iter()
         .any(|part| key.strip_prefix("journal/0/").is_some_and(|key| key.starts_with(part)))
 }

@@ -1,7 +1,7 @@
 //! Pace of a world. Many requests find what two processes do to the same task; few requests let a broker live for long
 //! without a commit, which would tell it that it was superseded.
 
-use leasehold_queue::SnapshotLimits;
+use leasehold_queue::{ArchiveLimits, SnapshotLimits};
 use std::time::Duration;
 
 use crate::queue::planned_submit::PlannedSubmit;
@@ -72,6 +72,7 @@ impl Pace {
                 commits: 1_000,
                 interval: rng.between(SECOND * 10, SECOND * 15),
                 commits_kept: Duration::ZERO,
+                archive: random_archive(rng),
             },
         }
     }
@@ -93,5 +94,17 @@ fn random_snapshots(rng: &mut SimRandom) -> SnapshotLimits {
         commits: commits[rng.index(commits.len())],
         interval: rng.between(SECOND * 10, SECOND * 120),
         commits_kept: kept[rng.index(kept.len())],
+        archive: random_archive(rng),
+    }
+}
+
+fn random_archive(rng: &mut SimRandom) -> ArchiveLimits {
+    let ages = [Duration::ZERO, SECOND * 5, SECOND * 40, SECOND * 300];
+    let (small, kept) = ([1, 2, 16], [Duration::ZERO, SECOND * 30, SECOND * 3_600]);
+    ArchiveLimits {
+        age: ages[rng.index(ages.len())],
+        final_live: if rng.happens(2_000) { 2 } else { 100 },
+        small: small[rng.index(small.len())],
+        kept: kept[rng.index(kept.len())],
     }
 }

@@ -63,6 +63,8 @@ pub(super) struct RawTask {
     lease_ms: i64,
     /// True if its claim was made or renewed since the last fence, by the log.
     is_heard: bool,
+    /// True if it leaves the archive: it is about to be submitted as it was.
+    is_restored: bool,
 }
 
 /// Effect of a record on a claim.
@@ -124,6 +126,13 @@ impl RawTasks {
         self.tasks.get(id)
     }
 
+    /// Notes that a task leaves the archive.
+    pub(super) fn restore(&mut self, id: &str) -> Result<(), String> {
+        let task = self.tasks.get_mut(id).ok_or_else(|| format!("P1: task {id} was never submitted"))?;
+        task.is_restored = true;
+        Ok(())
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &RawTask)> {
         self.tasks.iter()
     }
@@ -133,6 +142,8 @@ impl RawTasks {
         self.records += 1;
         match record.text("kind") {
             "submit" => self.submit(&record.0["record"], now).map(|()| None),
+            // The archive is checked apart.
+            "archive" => Ok(None),
             "heard" => self.hear(&record.0["tasks"]).map(|()| None),
             kind => {
                 let id = record.text("task");
@@ -154,6 +165,13 @@ impl RawTasks {
     fn submit(&mut self, record: &Value, now: Option<i64>) -> Result<(), String> {
         let task = submitted(record)?;
         let id = task.text("id").to_owned();
+        if let Some(known) = self.tasks.get_mut(&id).filter(|known| known.is_restored) {
+            known.is_restored = false;
+            return match difference(known.now(), &task.0) {
+                None => Ok(()),
+                Some(field) => Err(format!("P1: task {id} becomes live with another {field}")),
+            };
+        }
         checks::created(&task).map_err(|why| format!("task {id}: {why}"))?;
         if let Some(key) = record["idempotency_key"].as_str() {
             let expires_at = millis(&record["key_expires_at"]).ok_or("a key without an expiry")?;
@@ -164,7 +182,12 @@ impl RawTasks {
             }
             self.keys.insert(key.to_owned(), (id.clone(), expires_at));
         }
-        let raw = RawTask { revisions: vec![(self.records, task)], lease_ms: 0, is_heard: false };
+        let raw = RawTask {
+            revisions: vec![(self.records, task)],
+            lease_ms: 0,
+            is_heard: false,
+            is_restored: false,
+        };
         match self.tasks.insert(id.clone(), raw) {
             Some(_) => Err(format!("P1: task {id} is submitted twice")),
             None => Ok(()),

@@ -28,6 +28,12 @@ pub(super) fn check(
                 .map_err(|error| format!("snapshot: commit {}: {error}", commit.seq))?,
         }
     }
+    if state.archive() != expected.archive() {
+        let (found, wanted) = (state.archive(), expected.archive());
+        return Err(format!(
+            "snapshot: with the commits after {seq} it has the archive {found:?}, not {wanted:?}"
+        ));
+    }
     let (mut found, mut wanted) = (state.encoded_from(None), expected.encoded_from(None));
     loop {
         match (found.next(), wanted.next()) {
@@ -59,6 +65,7 @@ fn load(seq: u64, objects: &BucketObjects) -> Result<JournalState, String> {
     let manifest = object(&format!("{JOURNAL_SNAPSHOTS}{seq:020}"))?;
     let manifest = SnapshotManifest::decode("the snapshot", manifest, position).map_err(wrong)?;
     let mut state = JournalState::default();
+    state.set_archive(manifest.archive_table());
     for chunk in &manifest.chunks {
         let tasks = decode_chunk("a chunk", object(&journal_chunk(chunk.name))?, chunk).map_err(wrong)?;
         tasks.into_iter().try_for_each(|task| state.insert(task)).map_err(wrong)?;

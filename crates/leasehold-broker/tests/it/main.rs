@@ -1,0 +1,43 @@
+//! Queues over one folder, each with a connection of its own, as processes have.
+
+mod hostile;
+mod sharing;
+
+use leasehold_broker::UnixSockets;
+use leasehold_queue::{LayoutName, Place, Queue, QueueConfig};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// A queue in a folder that is removed at the end.
+struct SharedFolder {
+    directory: TempDir,
+}
+
+impl SharedFolder {
+    fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A queue with a connection of its own.
+    async fn process(&self, by: &str) -> Queue {
+        let transport = Some(Arc::new(UnixSockets::new(self.path().join("of-user"))) as _);
+        let layout = Some(LayoutName::Journal);
+        let config = QueueConfig { layout, by: by.to_owned(), transport, ..QueueConfig::default() };
+        let place = Place::Folder(self.path().join("queue"));
+        Queue::with_config(place, config).await.unwrap()
+    }
+
+    /// Path of the socket of the broker.
+    fn socket(&self) -> PathBuf {
+        let entries = std::fs::read_dir(self.path().join("queue/.leasehold/broker")).unwrap();
+        let mut paths = entries.map(|entry| entry.unwrap().path());
+        let socket = paths.next().expect("the broker has a socket");
+        assert!(paths.next().is_none(), "there is one socket");
+        socket
+    }
+}
