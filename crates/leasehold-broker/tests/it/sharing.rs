@@ -1,8 +1,9 @@
 //! Processes that share a queue: one of them is the broker.
 
 use futures::TryStreamExt;
+use leasehold_core::retention::Retention;
 use leasehold_core::{Kind, Reason, Status};
-use leasehold_queue::{Filter, Queue, Retention, Transition, UniqueKey};
+use leasehold_queue::{Filter, Queue, Transition, UniqueKey};
 use leasehold_worker::{Shutdown, Worker, WorkerOptions};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::SharedFolder;
 fn start_worker(queue: &Queue, id: &str) -> (Shutdown, tokio::task::JoinHandle<u64>) {
     let shutdown = Shutdown::default();
     let options = WorkerOptions { concurrency: 4, ..WorkerOptions::default() };
-    let worker = Worker::new(queue.clone(), id).unwrap().options(options);
+    let worker = Worker::new(queue.clone(), id, None).unwrap().options(options);
     let worker = worker
         .handle("double", |_, number: u64| async move { Ok::<_, leasehold_worker::TaskError>(number * 2) })
         .unwrap();
