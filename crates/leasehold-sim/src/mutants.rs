@@ -146,8 +146,8 @@ pub const ALL: [MutantInfo; 71] = [
     info(Code("broker-renews-untrusted"), Journal, STEADY, "P2", "P2: ", "a broker renews claims although its lease may have expired").first_seed(69),
     info(Code("trust-not-carried"), Journal, STEADY, "P2", "P2: ", "a new lease does not carry `trusted_until` forward").first_seed(175),
     info(Code("broken-trust-not-kept"), Journal, STEADY, "P2", "P2: ", "a lease is broken without keeping the time until which its holder trusts it").first_seed(175),
-    info(Code("heard-not-logged"), Journal, STEADY, "P2", "P2: ", "the first renewal of a claim with a new broker is not logged").first_seed(36),
-    info(Code("unheard-extended"), Journal, STEADY, "P4", "C5: ", "a takeover extends the claims of workers that were not heard"),
+    info(Code("heard-not-logged"), Journal, STEADY, "P2", "P2: ", "the first renewal of a claim with a new broker is not logged").first_seed(6),
+    info(Code("unheard-extended"), Journal, STEADY, "P4", "C5: ", "a takeover extends the claims of workers that were not heard").first_seed(4),
     // Hints and requests.
     info(Store(B::NoRing), Bell, "none", "latency", "started only after", "the bell is never rung"),
     info(Code("no-second-look"), Bell, "none", "latency", "started only after", "a worker that reads a new bell scans only once"),
