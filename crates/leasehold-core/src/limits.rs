@@ -185,7 +185,7 @@ pub const ARCHIVE_MERGE_BYTES_MAX: u64 = 32 * 1_024 * 1_024;
 /// [`OBJECT_BYTES_MAX`]: 80 GB of tasks.
 pub const ARCHIVE_OBJECTS_MAX: usize = 20_000;
 
-/// Time for which a removed archive object is kept: a slow reader, or a backup in progress, may still need it.
+/// Time for which a removed archive object is kept: a slow reader may still need it. It starts over if it does not find it.
 pub const ARCHIVE_KEPT: Duration = Duration::from_hours(1);
 
 /// Maximum number of bytes of archive objects that one page of a list refers to; its reader holds them in memory.

@@ -1,6 +1,7 @@
 //! The journal layout over a store in memory, in tokio's paused time.
 
 #![expect(clippy::disallowed_methods, reason = "the time of these tests is tokio's, which is paused")]
+mod archive;
 mod damage;
 mod snapshots;
 mod transfers;

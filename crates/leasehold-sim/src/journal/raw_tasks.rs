@@ -248,6 +248,9 @@ fn submitted(record: &Value) -> Result<Raw, String> {
     .map(|(name, value)| (name.to_owned(), value))
     .collect();
     task.extend(fields.clone());
+    if task["status"] != "pending" {
+        task.shift_remove("available_at");
+    }
     let submit = json!({ "event": "submit", "to": "pending", "by": record["submitted_by"] });
     task.insert("history".to_owned(), json!([submit]));
     Ok(Raw(Value::Object(task)))

@@ -28,7 +28,7 @@ pub(super) const EAGER: ArchiveLimits =
     ArchiveLimits { age: Duration::ZERO, final_live: 100, small: 2, kept: Duration::ZERO };
 
 /// Objects of the archive, as a store has them.
-pub(super) type Objects = BTreeMap<ArchiveName, Bytes>;
+pub(super) type ArchiveBodies = BTreeMap<ArchiveName, Bytes>;
 
 impl TestBroker {
     /// Archives what may be archived. `meanwhile` happens while each object is written.

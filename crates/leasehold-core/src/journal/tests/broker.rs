@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::archive::Objects;
+use super::archive::ArchiveBodies;
 use crate::ids::{HexName, LeaseId, Name, TaskId, TaskTypes, WorkerId};
 use crate::journal::decide::ClaimToRenew;
 use crate::journal::index::TaskIndexes;
@@ -59,7 +59,7 @@ pub(super) struct TestBroker {
     /// Tasks as the object layout has them: every event by `step`, renewals included.
     pub(super) objects: BTreeMap<TaskId, Task>,
     /// Objects of the archive.
-    pub(super) archive: Objects,
+    pub(super) archive: ArchiveBodies,
     log: Vec<LogPart>,
     now: Now,
     random: u64,
@@ -72,7 +72,7 @@ impl TestBroker {
             state: JournalState::default(),
             claims,
             objects,
-            archive: Objects::new(),
+            archive: ArchiveBodies::new(),
             log,
             now: now(),
             random: 0,
