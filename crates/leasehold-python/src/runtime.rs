@@ -173,7 +173,7 @@ impl SharedRuntime {
         if self.check().is_ok()
             && let Err(error) = self.handle.block_on(queue.close())
         {
-            tracing::warn!(%error, "failed to close the queue in order");
+            tracing::warn!(%error, "failed to close the queue cleanly, its lease is left to expire");
         }
     }
 

@@ -122,7 +122,9 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
 
     /// The queue in the object layout: its shards, leases, index, quarantine and migration.
     fn objects(&self) -> Result<&ObjectQueue> {
-        Err(self.unsupported("do this, which needs the layout objects (shards, index entries, inboxes)"))
+        Err(self.unsupported(
+            "give access to shards, leases or index entries, which only the layout `objects` has",
+        ))
     }
 
     /// `queue.json` as it was when this client connected; none in a layout without one.

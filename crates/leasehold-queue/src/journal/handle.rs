@@ -4,7 +4,7 @@
 //!   none ── request ──▶ opening ──▶ serving ── closed, superseded, or an outcome is unknown ──▶ ended ── request ──▶ opening
 //! ```
 //!
-//! It belongs to the queue, and ends with it. [`BrokerSlot::close`] ends it in order: what was decided is committed, and the
+//! It belongs to the queue, and ends with it. [`BrokerSlot::close`] shuts it down: what was decided is committed, and the
 //! lease is released. A queue that is dropped without that leaves its lease to expire, as a process that is killed does.
 
 use leasehold_core::journal::SettleRequest;
@@ -80,7 +80,10 @@ impl BrokerSlot {
                 Err(unsent) => request = unsent.0,
             }
         }
-        Err(Error::new(Kind::Unavailable, "the broker of this queue ends again and again; retry"))
+        Err(Error::new(
+            Kind::Unavailable,
+            format!("the broker of this queue stopped {STARTS_MAX} times; see the log, then retry"),
+        ))
     }
 
     /// Sends a request to the broker of this process, and waits for the answer; none if there is no broker that serves, or
@@ -128,7 +131,7 @@ impl BrokerSlot {
         running.as_ref().map(|running| running.line.clone()).filter(|line| !line.has_ended())
     }
 
-    /// Ends the broker of this process in order.
+    /// Shuts down the broker of this process.
     pub(super) async fn close(&self) {
         let Some(line) = self.current() else { return };
         // It may have ended by itself.
@@ -185,11 +188,11 @@ async fn run(
         Err(error) => return BrokerEnd::NotOpened(error.kind(), error.to_string()),
     };
     stage.set(BrokerStage::Serving);
-    tracing::info!(queue = %client.describe(), "this process is the broker of the queue");
+    tracing::info!(queue = %client.describe(), "became the broker of the queue");
     match Broker::new(client, opened, requests).serve().await {
         Ok(()) => BrokerEnd::Closed,
         Err(error) => {
-            tracing::warn!(%error, "broker has stopped");
+            tracing::warn!(%error, "broker has stopped, the next request starts another");
             BrokerEnd::Stopped(error.to_string())
         }
     }
