@@ -87,7 +87,7 @@ pub enum Remedy {
     Quarantine,
     /// `leasehold artifact prune`.
     Prune,
-    /// A newer version of this program, which can read it.
+    /// A newer version of Leasehold, which can read it.
     Update,
     /// A backup: other parts of the queue depend on it.
     Restore,

@@ -68,7 +68,7 @@ impl FromStr for LayoutName {
 /// Content of `queue.json`: the settings that all clients of a queue share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct QueueMeta {
-    /// Format of the layout.
+    /// Format of `queue.json`.
     pub format: u32,
     /// Layout of the tasks.
     #[serde(default, skip_serializing_if = "LayoutName::is_default")]
