@@ -1,9 +1,10 @@
 //! Assembles a file from pieces: each is verified in memory, written at its offset, and recorded in a *piece journal*.
 //!
-//! The piece journal (unrelated to the journal layout of a queue) lies beside the sparse file: a header, then one note per verified piece, appended after the piece was
-//! written. After a crash the journal tells which pieces to check, and each of them is verified again from the disk: a note
-//! may have survived a power cut that its piece has not. So no verified piece is fetched again, and no unverified one is
-//! trusted. The process that assembles a file holds the lock on its journal, so a file has one writer.
+//! The piece journal (unrelated to the journal layout of a queue) lies beside the sparse file: a header, then one note
+//! per verified piece, appended after the piece was written. After a crash the journal tells which pieces to check, and
+//! each of them is verified again from the disk: a note may have survived a power cut that its piece has not. So no
+//! verified piece is fetched again, and no unverified one is trusted. The process that assembles a file holds the lock
+//! on its journal, so a file has one writer.
 //!
 //! The piece server, also in another process, reads the journal without the lock, to serve verified pieces.
 

@@ -69,7 +69,8 @@ pub async fn list(client: &Client, purpose: Purpose) -> Result<BTreeMap<Artifact
     Ok(artifacts)
 }
 
-/// Marks artifacts whose retention is over, and deletes those that were marked at least a day ago. An artifact that fails does not block the others.
+/// Marks artifacts whose retention is over, and deletes those that were marked at least a day ago. An artifact that
+/// fails does not block the others.
 pub async fn prune(client: &Client) -> Result<Pruned> {
     let mut pruned = Pruned::default();
     for (artifact, listed) in list(client, Purpose::Sweep).await? {
