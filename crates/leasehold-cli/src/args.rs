@@ -85,15 +85,21 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  leasehold wait 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3 --timeout 5m")]
     Wait(get::WaitArgs),
     /// Cancel tasks
-    #[command(after_help = "Example:\n  leasehold cancel --type resize")]
+    #[command(
+        after_help = "Example:\n  leasehold cancel --type resize",
+        mut_arg("task_type", |arg| arg.help("Cancel all pending and running tasks of this type"))
+    )]
     Cancel(operate::TaskSelector),
     /// Retry failed, cancelled or expired tasks
-    #[command(after_help = "Example:\n  leasehold retry 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3")]
+    #[command(
+        after_help = "Example:\n  leasehold retry 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3",
+        mut_arg("task_type", |arg| arg.help("Retry all failed, cancelled and expired tasks of this type"))
+    )]
     Retry(operate::TaskSelector),
     /// Change the start time of a pending task
     #[command(after_help = "Example:\n  leasehold reschedule ID --at 2026-12-24T18:00:00Z")]
     Reschedule(operate::RescheduleArgs),
-    /// Mark final tasks that are past their retention, and delete those marked at least a day ago
+    /// Delete final tasks that are past their retention, in two runs a day apart (in the layout `journal` in one)
     #[command(after_help = "Example:\n  leasehold purge --older-than-days 30 --status completed")]
     Purge(operate::PurgeArgs),
     /// Check the queue for inconsistencies

@@ -39,7 +39,7 @@ use leasehold_broker::UnixSockets;
 use leasehold_core::Error;
 use leasehold_core::limits::OPERATION_TIMEOUT;
 use leasehold_outpost::QueueType;
-use leasehold_queue::{Queue, QueueConfig};
+use leasehold_queue::{ObjectQueue, Queue, QueueConfig};
 use leasehold_store::{Client, OpenMode, OpenOptions};
 use leasehold_worker::Shutdown;
 use std::ffi::OsString;
@@ -149,6 +149,17 @@ async fn run_on_queue(
     done.and(queue.close().await.map_err(Into::into))
 }
 
+/// The queue in the layout `objects`, for a command that exists for this layout only.
+fn objects<'a>(queue: &'a Queue, command: &str) -> leasehold_core::Result<&'a ObjectQueue> {
+    queue.objects().map_err(|error| match queue.meta() {
+        Some(meta) => Error::invalid(format!(
+            "`leasehold {command}` needs a queue with the layout `objects`, but this queue has the layout `{}`",
+            meta.layout
+        )),
+        None => error,
+    })
+}
+
 async fn run_command(
     command: Command,
     queue: &Queue,
@@ -172,15 +183,17 @@ async fn run_command(
         Command::Reschedule(args) => operate::reschedule(queue, &args, printer).await,
         Command::Purge(args) => operate::purge(queue, &args, printer).await,
         Command::Check(args) => overview::check(queue, &args, printer).await,
-        Command::Quarantine(args) => quarantine::run(queue.objects()?, &args, printer).await,
-        Command::MigrateShards(args) => migrate::run(queue.objects()?, &args, printer, &shutdown).await,
+        Command::Quarantine(args) => quarantine::run(objects(queue, "quarantine")?, &args, printer).await,
+        Command::MigrateShards(args) => {
+            migrate::run(objects(queue, "migrate-shards")?, &args, printer, &shutdown).await
+        }
         Command::Export => transfer::export(queue, printer).await,
         Command::Import(args) => transfer::import(queue, &args, printer).await,
         Command::Stats(args) => overview::stats(queue, &args, printer).await,
-        Command::Shards => shards::run(queue.objects()?, printer).await,
-        Command::Workers(args) => workers::run(queue.objects()?, &args, printer).await,
+        Command::Shards => shards::run(objects(queue, "shards")?, printer).await,
+        Command::Workers(args) => workers::run(objects(queue, "workers")?, &args, printer).await,
         Command::Leases { command: LeasesCommand::Break(args) } => {
-            leases::run_break(queue.objects()?, &args, printer).await
+            leases::run_break(objects(queue, "leases break")?, &args, printer).await
         }
         Command::Dashboard(_) => dashboard::run(queue, settings, printer, shutdown).await,
         Command::Tail(args) => tail::run(queue, &args, printer, &shutdown).await,

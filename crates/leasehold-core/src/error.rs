@@ -21,8 +21,8 @@ pub enum Kind {
     Invalid,
     /// An object in the store is corrupt: stop, keep it, inspect it.
     Corrupt,
-    /// The operation came too late: the status of the task does not allow it, or a claim or lease is no longer held by
-    /// this process. Stop acting on it.
+    /// The operation came too late: the status of the task does not allow it (as for a `cancel` of a task that has ended),
+    /// or another process has taken over the claim or lease. Stop acting on it.
     Lost,
     /// A bug in Leasehold.
     Internal,

@@ -17,7 +17,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// True if a task matches. Tombstones of abandoned submits never do.
+    /// True if a task matches. Tombstones never do.
     #[must_use]
     pub fn matches(&self, task: &Task) -> bool {
         self.includes(task.status(), task.task_type.as_str())

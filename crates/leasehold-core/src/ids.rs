@@ -40,7 +40,8 @@ impl fmt::Display for HexName {
 /// after a lost answer. It also makes otherwise equal records differ, because stores derive versions from content.
 pub type WriteId = HexName;
 
-/// Id of one claim, known only to the worker that holds the task or held it.
+/// Id of one claim, known only to the worker that holds the task or held it. The name is that of the record's field
+/// `lease_id`; leases on shards and inboxes have an instance instead.
 pub type LeaseId = HexName;
 
 /// Id of a task: a UUID. In the object layout it is random, so that tasks spread evenly over the shards; in the journal it

@@ -13,8 +13,8 @@
 //! was decided before the answer is confirmed; then no answer shows anything that is not in the log.
 //!
 //! Renewals and progress of claims are not logged. They are kept beside the task, and two rules make the next broker respect
-//! them nevertheless: the first renewal of a claim with each broker is logged (`heard`), and a [fence](JournalState::fence)
-//! extends the claims that were heard. The rules are in `docs/protocol/journal.md`.
+//! them nevertheless: the first renewal of a claim since the last fence is logged (`heard`), and a [fence](JournalState::fence)
+//! extends the claims that were made or renewed since the last fence. The rules are in `docs/protocol/journal.md`.
 //!
 //! | module | contents |
 //! | --- | --- |

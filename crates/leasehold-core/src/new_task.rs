@@ -189,8 +189,8 @@ impl Task {
         self
     }
 
-    /// Returns the tombstone of an abandoned submit. A conditional put (if absent) of it fences off the submit permanently
-    /// (rules 3 and 4 of the index).
+    /// Returns a tombstone, for an abandoned submit or a quarantined task; `why` is its reason. A conditional put (if absent)
+    /// of it fences off the submit permanently (rules 3 and 4 of the index).
     #[must_use]
     pub fn tombstone(id: TaskId, shard: Shard, why: &str, context: &StepContext) -> Task {
         let state = State::Cancelled { finished_at: context.now.earliest };

@@ -28,16 +28,16 @@ pub enum Settlement {
         /// Pause before the next attempt, if not by the task's retry policy.
         after: Option<Duration>,
     },
-    /// Failed, and the handler allows no more attempts.
+    /// Failed, and the handler's own limit of attempts is reached.
     Exhaust {
         /// Error message.
         error: String,
         /// Maximum number of attempts of the handler.
         max_attempts: u32,
     },
-    /// Run again after this pause, from when this is recorded; does not count as an attempt.
+    /// Make the task pending again after this pause, which begins when this is recorded; does not count as an attempt.
     Snooze(Duration),
-    /// Run again at once on another worker; does not count as an attempt.
+    /// Make the task pending again at once, for any worker; does not count as an attempt.
     Release,
     /// Stopped because the task was cancelled.
     Stop,

@@ -80,8 +80,8 @@ pub enum Rejected {
     NotBefore(StoreTime),
     /// The task expired at this time and must no longer start.
     TooLate(StoreTime),
-    /// Not a task, but the tombstone of an abandoned submit.
-    Tombstone,
+    /// The record is a tombstone, of a submit that was abandoned or of a task that was quarantined. Holds the reason.
+    Tombstone(String),
 }
 
 impl fmt::Display for Rejected {
@@ -93,7 +93,7 @@ impl fmt::Display for Rejected {
             Rejected::CancelRequested => f.write_str("cancellation was already requested"),
             Rejected::NotBefore(time) => write!(f, "not before {time}"),
             Rejected::TooLate(time) => write!(f, "the task expired at {time}"),
-            Rejected::Tombstone => f.write_str("the submit of this task was abandoned"),
+            Rejected::Tombstone(why) => write!(f, "there is no task to run: {why}"),
         }
     }
 }
@@ -365,8 +365,8 @@ impl Next {
     }
 
     fn retry(&mut self, from: &Task, now: StoreTime) -> Result<WritePlan, Rejected> {
-        if from.is_tombstone() {
-            return Err(Rejected::Tombstone);
+        if let Some(why) = from.tombstone_reason() {
+            return Err(Rejected::Tombstone(why.to_owned()));
         }
         if !matches!(from.status(), Status::Failed | Status::Cancelled | Status::Expired) {
             return Err(wrong_status(from));

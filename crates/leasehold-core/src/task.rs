@@ -48,7 +48,7 @@ pub struct Task {
     pub artifacts: Artifacts,
     /// Current state.
     pub state: State,
-    /// Number of claims, without claims that were released unused.
+    /// Number of claims, without those that ended with a release or a snooze.
     pub attempt: u32,
     /// Maximum number of attempts.
     pub max_attempts: u32,
@@ -299,10 +299,18 @@ impl Task {
         Some(Entry { location, minute: Minute::of(due), priority, id: self.id, rev: self.rev })
     }
 
-    /// True for a tombstone: not a task, but the record of an abandoned submit that can no longer succeed.
+    /// True for a tombstone: not a task, but the record of a submit that was abandoned and can no longer succeed, or of a
+    /// corrupt task that was quarantined.
     #[must_use]
     pub fn is_tombstone(&self) -> bool {
-        self.history.events().next().is_some_and(|event| event.event == ABANDONED)
+        self.tombstone_reason().is_some()
+    }
+
+    /// Reason for a tombstone, such as `submit abandoned` or `quarantined`; none for a task.
+    #[must_use]
+    pub fn tombstone_reason(&self) -> Option<&str> {
+        let first = self.history.events().next().filter(|event| event.event == ABANDONED)?;
+        Some(first.why.as_deref().unwrap_or("submit abandoned"))
     }
 
     /// True if it is running and its cancellation was requested.

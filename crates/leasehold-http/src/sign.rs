@@ -1,7 +1,7 @@
 //! Signatures on requests, made with a secret that clients and servers share.
 //!
 //! A request carries the time at which it was signed and an HMAC-SHA-256 over its method, its path and that time, so
-//! a signature is valid for one request only. Time is the store's time on both sides (promise P6): a peer without a
+//! a signature is valid only for this method, path and time. Time is the store's time on both sides (promise P6): a peer without a
 //! correct clock of its own can still send and verify requests.
 //!
 //! Limits: nothing is encrypted, with or without a secret, a request's body is not signed, and an eavesdropper can replay a

@@ -1,9 +1,10 @@
-//! Assembles a file from pieces: each is verified in memory, written at its offset, and recorded in a journal.
+//! Assembles a file from pieces: each is verified in memory, written at its offset, and recorded in a *piece journal*.
 //!
-//! The journal lies beside the sparse file: a header, then one note per verified piece, appended after the piece was
-//! written. After a crash the journal tells which pieces to check, and each of them is verified again from the disk: a note
-//! may have survived a power cut that its piece has not. So no verified piece is fetched again, and no unverified one is
-//! trusted. The process that assembles a file holds the lock on its journal, so a file has one writer.
+//! The piece journal (unrelated to the journal layout of a queue) lies beside the sparse file: a header, then one note
+//! per verified piece, appended after the piece was written. After a crash the journal tells which pieces to check, and
+//! each of them is verified again from the disk: a note may have survived a power cut that its piece has not. So no
+//! verified piece is fetched again, and no unverified one is trusted. The process that assembles a file holds the lock
+//! on its journal, so a file has one writer.
 //!
 //! The piece server, also in another process, reads the journal without the lock, to serve verified pieces.
 
@@ -21,7 +22,7 @@ use std::time::{Duration, SystemTime};
 use crate::hash::{Algorithm, Sha256Hasher};
 use crate::manifest::Manifest;
 
-/// Length of a journal's header: its format, and the sizes of file and pieces.
+/// Length of a piece journal's header: its format, and the sizes of file and pieces.
 const HEADER_BYTES: usize = 24;
 const MAGIC: &[u8; 8] = b"leasejn1";
 /// Length of a note: the number of the piece and the beginning of its hash.
@@ -188,7 +189,7 @@ impl Assembly {
         self.file.set_permissions(permissions)
     }
 
-    /// Removes the part and its journal.
+    /// Removes the part and its piece journal.
     pub(crate) fn discard(&self) {
         let _ = fs::remove_file(&self.paths.part);
         let _ = fs::remove_file(&self.paths.journal);
@@ -204,7 +205,7 @@ impl Assembly {
         for piece in noted.iter() {
             self.read_into(&mut buffer, piece)?;
             let is_right = self.manifest.matches(piece..piece + 1, &buffer);
-            if is_right || breaks("journal-trusted") {
+            if is_right || breaks("piece-journal-trusted") {
                 progress.verified.insert(piece);
                 kept.extend(journal_note(piece, &self.manifest));
                 self.hash_contiguous(&mut progress, Some((piece, &buffer)))?;
@@ -264,7 +265,7 @@ pub(crate) fn is_unmodified(found: &Metadata) -> bool {
     found.modified().is_ok_and(|at| at == complete_mtime())
 }
 
-/// Reads the verified pieces from the journal; `None` if it is missing or for another cut.
+/// Reads the verified pieces from the piece journal; `None` if it is missing or for another cut.
 pub(crate) fn read_journal(journal: &Path, manifest: &Manifest) -> io::Result<Option<PieceMap>> {
     let bytes = match fs::read(journal) {
         Ok(bytes) => bytes,
@@ -297,7 +298,7 @@ fn journal_note(piece: u32, manifest: &Manifest) -> [u8; NOTE_BYTES] {
     note
 }
 
-/// Opens a journal and locks it; `None` if another process holds the lock. Retries if the journal was removed meanwhile.
+/// Opens a piece journal and locks it; `None` if another process holds the lock. Retries if the journal was removed meanwhile.
 fn lock_journal(path: &Path) -> Result<Option<File>> {
     let lock = || -> io::Result<Option<File>> {
         loop {

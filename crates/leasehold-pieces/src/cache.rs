@@ -238,7 +238,7 @@ impl Cache {
 
     fn write_manifest(&self, manifest: &Manifest) -> Result<()> {
         let path = self.directory(&manifest.artifact).join("manifest.json");
-        let record = ManifestRecord::Kept(manifest.clone());
+        let record = ManifestRecord::Published(manifest.clone());
         let bytes = record.write(&manifest.artifact, HexName::from_random(0));
         let temp = path.with_extension("new");
         let written = File::create(&temp).and_then(|mut file| file.write_all(&bytes));

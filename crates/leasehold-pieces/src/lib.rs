@@ -13,7 +13,7 @@
 //! | [`manifest`], [`hash`] | piece layout and retention state of an artifact; piece and file hashes |
 //! | [`mod@publish`], [`mod@prune`] | uploads a file; removes artifacts whose retention is over |
 //! | [`mod@fetch`] | downloads pieces from the origin and from peers |
-//! | `assemble` | a partly downloaded file and its journal |
+//! | `assemble` | a partly downloaded file and its piece journal |
 //! | [`cache`] | the artifacts on this machine, and the name under which they are served |
 //! | [`serve`] | serves pieces to peers that know the secret |
 //! | [`peer`], [`peers`] | client of one peer; discovery of peers |

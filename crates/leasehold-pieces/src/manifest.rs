@@ -2,22 +2,22 @@
 //!
 //! ```text
 //!                    prune, when its retention is over            prune, a day later
-//!   (nothing) ─────▶ kept ──────────────────────────▶ leaving ──────────────────────▶ closing ─────▶ (nothing)
+//!   (nothing) ───▶ published ───────────────────────▶ expired ──────────────────────▶ deleting ────▶ (nothing)
 //!      publish        ▲ ╰─ publish, when it is old ─╮     │ publish: the data is      │     data, then manifest
 //!                     ╰─────────────────────────────┴─────┘ still there               │     deleted within a minute
 //!                     ╰───────────────────────────────────────────────────────────────╯
 //!                         publish, when no delete can still be under way: sends the data
 //! ```
 //!
-//! These are the words of the record; guides and `artifact ls` call *leaving* expired, and *closing* deleting.
+//! The record has older words for the three states: *published* is `kept`, *expired* is `leaving`, *deleting* is `closing`.
 //!
 //! Every arrow is a conditional put, except for the deletes at the end. Data is deleted only while the manifest says
-//! *closing*, and no client publishes again before such a delete has surely landed. So a client that has read, written or
-//! renewed a manifest that says *kept* can rely on the data for its retention.
+//! *deleting*, and no client publishes again before such a delete has surely landed. So a client that has read, written or
+//! renewed a manifest that says *published* can rely on the data for its retention.
 //!
 //! Data that a publisher has sent counts only while the manifest is unchanged (or there is still none, within a day):
 //! otherwise the data may have been deleted with a manifest that was there meanwhile. So that a missing manifest does not
-//! recur sooner, data without a manifest gets one that says *closing* before it is deleted, and that manifest stays for a
+//! recur sooner, data without a manifest gets one that says *deleting* before it is deleted, and that manifest stays for a
 //! day.
 
 use bytes::Bytes;
@@ -63,12 +63,13 @@ impl Manifest {
 /// Record at the key of a manifest.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ManifestRecord {
-    /// The artifact is kept for its retention.
-    Kept(Manifest),
-    /// Its retention is over; it can still be read, and be published again without its data.
-    Leaving(Manifest, StoreTime),
-    /// Its data is being deleted since this time.
-    Closing(StoreTime),
+    /// The artifact is kept for its retention. In the record: `kept`.
+    Published(Manifest),
+    /// The retention is over since this time; the artifact can still be read, and be published again without its data. In
+    /// the record: `leaving`.
+    Expired(Manifest, StoreTime),
+    /// The data is being deleted since this time. In the record: `closing`.
+    Deleting(StoreTime),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -113,12 +114,12 @@ impl ManifestRecord {
         }
         let since = || json.since.ok_or_else(|| corrupt("`since` is missing"));
         Ok(match json.state.as_str() {
-            "kept" => ManifestRecord::Kept(json.manifest().map_err(|why| corrupt(&why))?),
+            "kept" => ManifestRecord::Published(json.manifest().map_err(|why| corrupt(&why))?),
             "leaving" => {
                 let since = since()?;
-                ManifestRecord::Leaving(json.manifest().map_err(|why| corrupt(&why))?, since)
+                ManifestRecord::Expired(json.manifest().map_err(|why| corrupt(&why))?, since)
             }
-            "closing" => ManifestRecord::Closing(since()?),
+            "closing" => ManifestRecord::Deleting(since()?),
             other => return Err(corrupt(&format!("unknown state `{other}`"))),
         })
     }
@@ -127,9 +128,9 @@ impl ManifestRecord {
     #[must_use]
     pub fn write(&self, artifact: &ArtifactId, write_id: WriteId) -> Bytes {
         let (state, manifest, since) = match self {
-            ManifestRecord::Kept(manifest) => ("kept", Some(manifest), None),
-            ManifestRecord::Leaving(manifest, since) => ("leaving", Some(manifest), Some(*since)),
-            ManifestRecord::Closing(since) => ("closing", None, Some(*since)),
+            ManifestRecord::Published(manifest) => ("kept", Some(manifest), None),
+            ManifestRecord::Expired(manifest, since) => ("leaving", Some(manifest), Some(*since)),
+            ManifestRecord::Deleting(since) => ("closing", None, Some(*since)),
         };
         let hashes = |manifest: &Manifest| manifest.pieces.iter().map(ToString::to_string).collect();
         let json = ManifestJson {
@@ -154,8 +155,8 @@ impl ManifestRecord {
     #[must_use]
     pub fn readable(self) -> Option<Manifest> {
         match self {
-            ManifestRecord::Kept(manifest) | ManifestRecord::Leaving(manifest, _) => Some(manifest),
-            ManifestRecord::Closing(_) => None,
+            ManifestRecord::Published(manifest) | ManifestRecord::Expired(manifest, _) => Some(manifest),
+            ManifestRecord::Deleting(_) => None,
         }
     }
 }
@@ -221,9 +222,9 @@ mod tests {
     fn every_state_is_read_as_it_was_written() {
         let since = StoreTime::from_millis(1_800_000_000_000);
         for record in [
-            ManifestRecord::Kept(manifest()),
-            ManifestRecord::Leaving(manifest(), since),
-            ManifestRecord::Closing(since),
+            ManifestRecord::Published(manifest()),
+            ManifestRecord::Expired(manifest(), since),
+            ManifestRecord::Deleting(since),
         ] {
             assert_eq!(ManifestRecord::read("k", &manifest().artifact, &write(&record)).unwrap(), record);
         }
@@ -231,7 +232,7 @@ mod tests {
 
     #[test]
     fn an_inconsistent_manifest_is_corrupt() {
-        let good: Value = serde_json::from_slice(&write(&ManifestRecord::Kept(manifest()))).unwrap();
+        let good: Value = serde_json::from_slice(&write(&ManifestRecord::Published(manifest()))).unwrap();
         for (field, value, words) in [
             ("format", json!(2), "unknown format 2"),
             ("state", json!("lost"), "unknown state `lost`"),

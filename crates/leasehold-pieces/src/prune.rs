@@ -1,7 +1,7 @@
-//! Removes artifacts whose retention is over. The states are described in [`crate::manifest`].
+//! Deletes artifacts whose retention is over. The states are described in [`crate::manifest`].
 //!
 //! Requests: 1 list for every thousand objects; 1 get for each manifest that was not written today, and 1 put when its
-//! retention is over; a day later 1 get, 1 put and 2 deletes. Data without a manifest is removed in two prunes: 1 get, 1 put
+//! retention is over; a day later 1 get, 1 put and 2 deletes. Data without a manifest is deleted in two prunes: 1 get, 1 put
 //! and 1 delete, and a day later 1 get, 1 put and 2 deletes.
 
 use leasehold_core::{ArtifactId, Kind, Result, StoreTime, keys};
@@ -14,23 +14,26 @@ use crate::manifest::{Manifest, ManifestRecord};
 use crate::publish::{DELETE_COMPLETES_WITHIN, time_unknown};
 
 /// Time for which an artifact can still be read after its retention is over: a task that uses it may have just started.
-pub const LEAVING_PERIOD: Duration = Duration::from_hours(24);
+pub const EXPIRED_PERIOD: Duration = Duration::from_hours(24);
 
 /// Longest time for which a publisher may be uploading. Older data without a manifest was left by a publisher that crashed.
 pub const UPLOAD_TIME_MAX: Duration = Duration::from_hours(7 * 24);
 
-/// Time within which deletes are sent after the manifest says *closing*; later they are not sent at all.
+/// Time within which deletes are sent after the manifest says *deleting*; later they are not sent at all.
 const DELETE_SENT_WITHIN: Duration = Duration::from_mins(1);
 
-/// Result of a prune.
+/// Result of a prune. The JSON has older names: `seen`, `leaving` and `removed`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Pruned {
     /// Artifacts that were listed.
-    pub seen: u64,
-    /// Artifacts whose retention is over: they are removed a day later.
-    pub leaving: u64,
-    /// Artifacts that were removed.
-    pub removed: u64,
+    #[serde(rename = "seen")]
+    pub scanned: u64,
+    /// Artifacts that this prune marked as expired: a prune at least a day later deletes them.
+    #[serde(rename = "leaving")]
+    pub marked: u64,
+    /// Artifacts that were deleted.
+    #[serde(rename = "removed")]
+    pub deleted: u64,
 }
 
 /// An artifact in a listing.
@@ -66,14 +69,15 @@ pub async fn list(client: &Client, purpose: Purpose) -> Result<BTreeMap<Artifact
     Ok(artifacts)
 }
 
-/// Removes artifacts whose retention is over. An artifact that fails does not block the others.
+/// Marks artifacts whose retention is over, and deletes those that were marked at least a day ago. An artifact that
+/// fails does not block the others.
 pub async fn prune(client: &Client) -> Result<Pruned> {
     let mut pruned = Pruned::default();
     for (artifact, listed) in list(client, Purpose::Sweep).await? {
-        pruned.seen += 1;
+        pruned.scanned += 1;
         match prune_one(client, &artifact, listed).await {
-            Ok(Some(PruneStep::Leaving)) => pruned.leaving += 1,
-            Ok(Some(PruneStep::Removed)) => pruned.removed += 1,
+            Ok(Some(PruneStep::Marked)) => pruned.marked += 1,
+            Ok(Some(PruneStep::Deleted)) => pruned.deleted += 1,
             Ok(None) => {}
             Err(error) if error.kind() == Kind::Denied => return Err(error),
             Err(error) => tracing::warn!(%artifact, %error, "failed to prune artifact, skipping it"),
@@ -83,19 +87,19 @@ pub async fn prune(client: &Client) -> Result<Pruned> {
 }
 
 enum PruneStep {
-    Leaving,
-    Removed,
+    Marked,
+    Deleted,
 }
 
 /// Next step for one artifact.
 enum NextStep {
     Nothing,
-    Leave,
+    MarkExpired,
     /// Delete data and manifest. No other process touches the artifact from this moment on.
-    Close(StoreTime),
+    Delete(StoreTime),
     /// Delete data that was never published. The manifest stays until another prune: a publisher that found none and is
     /// uploading the data at this moment must not find none again.
-    CloseData(StoreTime),
+    DeleteData(StoreTime),
 }
 
 async fn prune_one(
@@ -106,7 +110,7 @@ async fn prune_one(
     let now = client.now().ok_or_else(time_unknown)?;
     // No retention is shorter than a day: a younger manifest need not be read.
     let youngest = listed.manifest.or(listed.data.map(|(at, _)| at));
-    if youngest.is_some_and(|at| !now.is_past(at.plus(LEAVING_PERIOD))) {
+    if youngest.is_some_and(|at| !now.is_past(at.plus(EXPIRED_PERIOD))) {
         return Ok(None);
     }
     let key = keys::manifest(artifact);
@@ -114,20 +118,20 @@ async fn prune_one(
         let now = client.now().ok_or_else(time_unknown)?;
         let record = found.map(|object| ManifestRecord::read(&key, artifact, &object.body)).transpose()?;
         let since = now.latest_known();
-        let closing = ManifestRecord::Closing(since);
+        let deleting = ManifestRecord::Deleting(since);
         let (record, next) = match record {
-            Some(ManifestRecord::Kept(manifest)) if now.is_past(retention_end(&manifest)) => {
-                (ManifestRecord::Leaving(manifest, since), NextStep::Leave)
+            Some(ManifestRecord::Published(manifest)) if now.is_past(retention_end(&manifest)) => {
+                (ManifestRecord::Expired(manifest, since), NextStep::MarkExpired)
             }
-            Some(ManifestRecord::Leaving(_, left)) if now.is_past(left.plus(LEAVING_PERIOD)) => {
-                (closing, NextStep::Close(since))
+            Some(ManifestRecord::Expired(_, expired)) if now.is_past(expired.plus(EXPIRED_PERIOD)) => {
+                (deleting, NextStep::Delete(since))
             }
-            // The process that began the removal has crashed, or its deletes were lost.
-            Some(ManifestRecord::Closing(began)) if now.is_past(began.plus(DELETE_COMPLETES_WITHIN)) => {
-                (closing, NextStep::Close(since))
+            // The process that began the deletion has crashed, or its deletes were lost.
+            Some(ManifestRecord::Deleting(began)) if now.is_past(began.plus(DELETE_COMPLETES_WITHIN)) => {
+                (deleting, NextStep::Delete(since))
             }
             None if listed.data.is_some_and(|(at, _)| now.is_past(at.plus(UPLOAD_TIME_MAX))) => {
-                (closing, NextStep::CloseData(since))
+                (deleting, NextStep::DeleteData(since))
             }
             _ => return Ok(Decision::Leave(NextStep::Nothing)),
         };
@@ -139,27 +143,27 @@ async fn prune_one(
     }
     match updated.result {
         NextStep::Nothing => Ok(None),
-        NextStep::Leave if breaks("prune-deletes-at-once") => {
+        NextStep::MarkExpired if breaks("prune-deletes-at-once") => {
             client.delete(Purpose::Sweep, &key).await?;
             client.delete(Purpose::Sweep, &keys::artifact_data(artifact)).await?;
-            Ok(Some(PruneStep::Removed))
+            Ok(Some(PruneStep::Deleted))
         }
-        NextStep::Leave => Ok(Some(PruneStep::Leaving)),
-        // Data first: while the manifest says closing, no client relies on it. If a delete fails or comes too late, the
-        // manifest stays closing, and another prune retries when this one can no longer be under way.
-        NextStep::Close(since) => {
+        NextStep::MarkExpired => Ok(Some(PruneStep::Marked)),
+        // Data first: while the manifest says *deleting*, no client relies on it. If a delete fails or comes too late, the
+        // manifest stays *deleting*, and another prune retries when this one can no longer be under way.
+        NextStep::Delete(since) => {
             let is_gone = delete(client, &keys::artifact_data(artifact), since).await?
                 && delete(client, &key, since).await?;
-            Ok(is_gone.then_some(PruneStep::Removed))
+            Ok(is_gone.then_some(PruneStep::Deleted))
         }
-        NextStep::CloseData(since) => {
+        NextStep::DeleteData(since) => {
             let is_gone = delete(client, &keys::artifact_data(artifact), since).await?;
-            Ok(is_gone.then_some(PruneStep::Removed))
+            Ok(is_gone.then_some(PruneStep::Deleted))
         }
     }
 }
 
-/// Deletes an object, unless too much time has passed since the manifest says *closing*: then a client may have published
+/// Deletes an object, unless too much time has passed since the manifest says *deleting*: then a client may have published
 /// the artifact again. Measured by the store's time, because a machine's own clock may have stood still with it.
 async fn delete(client: &Client, key: &str, since: StoreTime) -> Result<bool> {
     let is_in_time = client.now().is_some_and(|now| now.is_before(since.plus(DELETE_SENT_WITHIN)));

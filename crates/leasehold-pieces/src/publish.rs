@@ -1,6 +1,6 @@
 //! Uploads a file to the store under its hash.
 //!
-//! Requests: 1 get of the manifest. That is all if the artifact is there and young; 1 put more if it is old or was leaving.
+//! Requests: 1 get of the manifest. That is all if the artifact is there and young; 1 put more if it is old or expired.
 //! Otherwise the data first (1 put up to [`ONE_PUT_BYTES_MAX`], beyond it 1 for each part and 2), then 1 put of the manifest:
 //! where there is a manifest, there is the data.
 
@@ -25,7 +25,7 @@ use std::time::Duration;
 use crate::assemble::io_error;
 use crate::hash::{Algorithm, Hash, Sha256Hasher};
 use crate::manifest::{Manifest, ManifestRecord};
-use crate::prune::LEAVING_PERIOD;
+use crate::prune::EXPIRED_PERIOD;
 
 /// Largest file that is sent by one put; a larger one is sent in parts.
 pub const ONE_PUT_BYTES_MAX: u64 = UPLOAD_PART_BYTES;
@@ -33,7 +33,7 @@ pub const ONE_PUT_BYTES_MAX: u64 = UPLOAD_PART_BYTES;
 /// Parts that are uploaded, and held in memory, at once.
 const PARTS_AT_ONCE: usize = 4;
 
-/// Default retention of an artifact after it was last published.
+/// Default retention of an artifact.
 pub const RETENTION_DEFAULT: Duration = Duration::from_hours(30 * 24);
 
 /// Time after which no store carries out a signed request.
@@ -56,7 +56,8 @@ pub struct PublishOptions {
     pub algorithm: Algorithm,
     /// Size of a piece; by default it follows from the size of the file.
     pub piece_bytes: Option<u32>,
-    /// Minimum retention.
+    /// Retention from the publish that writes the manifest. A manifest is written again only when half of its retention is
+    /// over, so the data is certain to stay for half of this time.
     pub keep: Duration,
 }
 
@@ -77,7 +78,7 @@ impl Default for PublishOptions {
 pub struct Published {
     /// Manifest of the artifact.
     pub manifest: Manifest,
-    /// True if its data was already there.
+    /// True if its data was already in the store, so that none was sent.
     pub was_there: bool,
 }
 
@@ -107,7 +108,7 @@ pub async fn publish_with_progress(
     let mut sent = None;
     for _ in 0..ATTEMPTS_MAX {
         match write_manifest(client, manifest, options.keep, found, sent.as_ref()).await? {
-            ManifestOutcome::Kept(manifest) => {
+            ManifestOutcome::Published(manifest) => {
                 if breaks("manifest-before-data") {
                     source.send(client, report, &mut stopped).await?;
                 }
@@ -139,7 +140,7 @@ impl SentData {
     /// meanwhile, but that takes longer than a day.
     fn is_valid(&self, found: Option<&Object>, now: Now) -> bool {
         self.over.as_ref() == found.map(|object| &object.version)
-            && now.is_before(self.began.earliest.plus(LEAVING_PERIOD))
+            && now.is_before(self.began.earliest.plus(EXPIRED_PERIOD))
     }
 }
 
@@ -154,13 +155,13 @@ pub(crate) async fn artifact_id_of(
 
 /// Outcome of an attempt to write the manifest.
 enum ManifestOutcome {
-    Kept(Manifest),
+    Published(Manifest),
     /// Data must be sent first. Holds the object that was read, and the time of the read.
     NeedsData(Option<Object>, Now),
     Retry,
 }
 
-/// Writes a manifest that says *kept*, if the data is there.
+/// Writes a manifest that says *published*, if the data is there.
 async fn write_manifest(
     client: &Client,
     manifest: &Manifest,
@@ -177,8 +178,8 @@ async fn write_manifest(
         let state = record
             .map_or(Ok(ArtifactState::Missing), |record| artifact_state(record, now, keep, artifact))?;
         let next = match (state, has_data || breaks("manifest-before-data")) {
-            (ArtifactState::Kept(manifest), _) => {
-                return Ok(Decision::Leave(ManifestOutcome::Kept(manifest)));
+            (ArtifactState::LongEnough(manifest), _) => {
+                return Ok(Decision::Leave(ManifestOutcome::Published(manifest)));
             }
             (ArtifactState::Missing, false) => {
                 return Ok(Decision::Leave(ManifestOutcome::NeedsData(found.cloned(), now)));
@@ -188,11 +189,11 @@ async fn write_manifest(
         };
         let published_at = now.latest_known();
         let next = Manifest { published_at, keep_secs: next.keep_secs.max(keep.as_secs()), ..next };
-        let body = ManifestRecord::Kept(next.clone()).write(artifact, client.write_id());
-        Ok(Decision::write(body, ManifestOutcome::Kept(next)))
+        let body = ManifestRecord::Published(next.clone()).write(artifact, client.write_id());
+        Ok(Decision::write(body, ManifestOutcome::Published(next)))
     });
     let updated = updated.await?;
-    // Written and then changed by another process: it may be leaving again.
+    // Written and then changed by another process: it may be expired again.
     Ok(if matches!(updated.put, Some(PutOutcome::Superseded(_))) {
         ManifestOutcome::Retry
     } else {
@@ -202,8 +203,8 @@ async fn write_manifest(
 
 /// State of an artifact for a publisher.
 enum ArtifactState {
-    /// Kept for as long as requested.
-    Kept(Manifest),
+    /// Data is there for at least half of the requested retention.
+    LongEnough(Manifest),
     /// Data is there, but the manifest must be renewed.
     NeedsRenewal(Manifest),
     /// Data must be sent.
@@ -217,24 +218,26 @@ fn artifact_state(
     artifact: &ArtifactId,
 ) -> Result<ArtifactState> {
     Ok(match record {
-        ManifestRecord::Kept(manifest) => {
+        ManifestRecord::Published(manifest) => {
             let half = Duration::from_secs(manifest.keep_secs.min(keep.as_secs())) / 2;
             let is_long_enough = manifest.keep_secs >= keep.as_secs();
             let is_young = now.is_before(manifest.published_at.plus(half));
             if is_young && is_long_enough {
-                ArtifactState::Kept(manifest)
+                ArtifactState::LongEnough(manifest)
             } else {
                 ArtifactState::NeedsRenewal(manifest)
             }
         }
-        // Data is deleted only while the manifest says *closing*, and it cannot say so once we have written *kept*.
-        ManifestRecord::Leaving(manifest, _) if breaks("leaving-trusted") => ArtifactState::Kept(manifest),
-        ManifestRecord::Leaving(manifest, _) => ArtifactState::NeedsRenewal(manifest),
-        ManifestRecord::Closing(_) if breaks("closing-not-awaited") => ArtifactState::Missing,
-        ManifestRecord::Closing(since) if now.is_past(since.plus(DELETE_COMPLETES_WITHIN)) => {
+        // Data is deleted only while the manifest says *deleting*, and it cannot say so once we have written *published*.
+        ManifestRecord::Expired(manifest, _) if breaks("expired-trusted") => {
+            ArtifactState::LongEnough(manifest)
+        }
+        ManifestRecord::Expired(manifest, _) => ArtifactState::NeedsRenewal(manifest),
+        ManifestRecord::Deleting(_) if breaks("deleting-not-awaited") => ArtifactState::Missing,
+        ManifestRecord::Deleting(since) if now.is_past(since.plus(DELETE_COMPLETES_WITHIN)) => {
             ArtifactState::Missing
         }
-        ManifestRecord::Closing(since) => {
+        ManifestRecord::Deleting(since) => {
             let until = since.plus(DELETE_COMPLETES_WITHIN);
             return Err(Error::new(
                 Kind::Unavailable,

@@ -269,7 +269,8 @@ impl Queue {
         })
     }
 
-    /// Closes the queue: in the journal layout its broker ends in order. The last one ends the runtime's threads and waits for them.
+    /// Closes the queue: in the journal layout its broker shuts down: it commits what it decided and releases its
+    /// lease. The last one ends the runtime's threads and waits for them.
     fn close(&self, py: Python<'_>) {
         let runtime = self.slot().take();
         if let (Some(runtime), Some(queue)) = (&runtime, self.opened.get()) {

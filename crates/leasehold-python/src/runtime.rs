@@ -167,13 +167,13 @@ impl SharedRuntime {
         self.clock.is_some()
     }
 
-    /// Ends what this process does for a queue beside its requests, and waits for that.
+    /// Ends the background work of this process for a queue, such as a broker, and waits for that.
     pub(crate) fn close_queue(&self, queue: &leasehold_queue::Queue) {
         // The threads of a parent process do not run in a fork.
         if self.check().is_ok()
             && let Err(error) = self.handle.block_on(queue.close())
         {
-            tracing::warn!(%error, "failed to close the queue in order");
+            tracing::warn!(%error, "failed to close the queue cleanly, its lease is left to expire");
         }
     }
 

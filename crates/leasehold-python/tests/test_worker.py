@@ -302,7 +302,7 @@ async def test_a_task_can_be_put_into_the_inbox_of_a_worker(folder: Path) -> Non
             await asyncio.sleep(0.01)
         task = await producer.submit("x", 1)
         assert (await producer.wait(task.id, timeout=60)).output == 1
-        with pytest.raises(Conflict, match='worker id "ada" is in use until'):
+        with pytest.raises(Conflict, match='worker id `ada` is in use until'):
             namesake = Worker(queue, "ada", direct=True)
             namesake.task("x")(handler)
             await namesake.run()

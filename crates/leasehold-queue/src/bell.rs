@@ -109,7 +109,7 @@ impl ObjectQueue {
     async fn put_ring(&self, purpose: Purpose, bell: &str, overflow: bool) {
         let body = self.ring_body(overflow);
         if let Err(error) = self.client.put_hint(purpose, bell, body).await {
-            tracing::debug!(bell, %error, "failed to ring bell");
+            tracing::debug!(bell, %error, "failed to update notification object");
             // It must not suppress the next one.
             lock(&self.recent_rings).remove(bell);
         }

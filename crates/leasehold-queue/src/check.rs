@@ -34,12 +34,12 @@ use crate::tasks::TaskSnapshot;
 /// within four.
 const CLEANED_WITHIN: Duration = Duration::from_mins(5);
 
-/// An entry that workers would not check within this time is left to a repair.
-const HEALS_WITHIN: Duration = Duration::from_hours(24);
+/// Maximum time until running workers check a transient entry; one that they check later is left to a repair.
+const TRANSIENT_MAX: Duration = Duration::from_hours(24);
 
 /// Time after which a corrupt notification object (bell) is reported. The next submit overwrites it, so a queue
 /// without a submit for so long is not in use.
-const RINGS_WITHIN: Duration = Duration::from_hours(24);
+const BELL_CORRUPT_MAX: Duration = Duration::from_hours(24);
 
 /// Maximum duration of a probe.
 const PROBE_MAX: Duration = Duration::from_hours(24);
@@ -61,8 +61,9 @@ pub struct Checked {
     pub leftover: Vec<String>,
     /// Objects that need a decision by an operator.
     pub corrupt: Vec<CorruptObject>,
-    /// Objects that need no attention: running workers resolve them.
-    pub healing: Vec<Healing>,
+    /// Transient objects: running workers remove or replace them. In JSON: `healing`.
+    #[serde(rename = "healing")]
+    pub transient: Vec<TransientObject>,
     /// Number of uncovered, dangling and leftover objects that were repaired: all of them, or none.
     pub repaired: u64,
 }
@@ -86,7 +87,7 @@ pub enum Remedy {
     Quarantine,
     /// `leasehold artifact prune`.
     Prune,
-    /// A newer version of this program, which can read it.
+    /// A newer version of Leasehold, which can read it.
     Update,
     /// A backup: other parts of the queue depend on it.
     Restore,
@@ -94,21 +95,21 @@ pub enum Remedy {
     StoreTools,
 }
 
-/// An object that needs no attention.
+/// Transient object: running workers remove or replace it by the given time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Healing {
+pub struct TransientObject {
     /// Its key.
     pub key: String,
-    /// Time by which running workers have resolved it.
+    /// Time by which running workers have removed or replaced it.
     pub by: StoreTime,
     /// Cause.
     pub reason: &'static str,
 }
 
-/// The state of an object that needs a closer check.
+/// Result of a closer check of one object.
 enum Finding {
     Fine,
-    Heals(StoreTime, &'static str),
+    Transient(StoreTime, &'static str),
     Repairable,
     Corrupt(String, Remedy),
 }
@@ -215,7 +216,7 @@ impl ObjectQueue {
             let key = found.entry.key();
             match finding {
                 Finding::Fine | Finding::Corrupt(..) => {}
-                Finding::Heals(by, reason) => checked.healing.push(Healing { key, by, reason }),
+                Finding::Transient(by, reason) => checked.transient.push(TransientObject { key, by, reason }),
                 Finding::Repairable if !repair => checked.dangling.push(key),
                 // Any other outcome means that it is part of a change since, which handles it.
                 Finding::Repairable => {
@@ -239,7 +240,7 @@ impl ObjectQueue {
         let now = self.now()?;
         if self.belongs_to_migration(entry) {
             let by = now.latest_known().plus(self.config.ahead_grace);
-            return Ok(Finding::Heals(by, "a migration is running"));
+            return Ok(Finding::Transient(by, "a migration is running"));
         }
         let loaded = match self.load(Purpose::Admin, &entry.id).await {
             // Reported with its task.
@@ -264,9 +265,9 @@ impl ObjectQueue {
         }
         let looked_at = grace_over.max(entry.minute.start());
         let by = looked_at.plus(CLEANED_WITHIN);
-        let is_soon = !now.is_past(by) && looked_at.since(now.earliest) < HEALS_WITHIN;
+        let is_soon = !now.is_past(by) && looked_at.since(now.earliest) < TRANSIENT_MAX;
         let heals = is_soon || !now.is_past(grace_over);
-        Ok(if heals { Finding::Heals(by, reason) } else { Finding::Repairable })
+        Ok(if heals { Finding::Transient(by, reason) } else { Finding::Repairable })
     }
 
     /// Checks the objects that are neither tasks nor entries.
@@ -282,7 +283,9 @@ impl ObjectQueue {
                 checked.others += 1;
                 match finding {
                     Finding::Fine => {}
-                    Finding::Heals(by, reason) => checked.healing.push(Healing { key, by, reason }),
+                    Finding::Transient(by, reason) => {
+                        checked.transient.push(TransientObject { key, by, reason })
+                    }
                     Finding::Corrupt(reason, remedy) => checked.corrupt(key, reason, remedy),
                     Finding::Repairable => {
                         if repair {
@@ -322,14 +325,14 @@ impl ObjectQueue {
             ObjectKind::Lease => {
                 (CORRUPT_AGE_MIN + CLEANED_WITHIN, "corrupt, but its next holder replaces it")
             }
-            ObjectKind::Bell => (RINGS_WITHIN, "corrupt, but the next submit overwrites it"),
+            ObjectKind::Bell => (BELL_CORRUPT_MAX, "corrupt, but the next submit overwrites it"),
             _ => return Ok(Finding::Corrupt(error.to_string(), remedy)),
         };
         let by = listed.modified.plus(within);
         Ok(if remedy == Remedy::Update || now.is_past(by) {
             Finding::Corrupt(error.to_string(), remedy)
         } else {
-            Finding::Heals(by, reason)
+            Finding::Transient(by, reason)
         })
     }
 

@@ -122,7 +122,9 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
 
     /// The queue in the object layout: its shards, leases, index, quarantine and migration.
     fn objects(&self) -> Result<&ObjectQueue> {
-        Err(self.unsupported("do this, which needs the layout objects (shards, index entries, inboxes)"))
+        Err(self.unsupported(
+            "give access to shards, leases or index entries, which only the layout `objects` has",
+        ))
     }
 
     /// `queue.json` as it was when this client connected; none in a layout without one.
@@ -202,8 +204,8 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
         Box::pin(async move { self.objects_for("be checked")?.check(repair).await })
     }
 
-    /// Ends what this process does for the queue beside its requests, so that another process need not wait for a lease to
-    /// expire. Later requests begin it again.
+    /// Ends the background work of this process for the queue, such as a broker, so that another process need not wait for
+    /// a lease to expire. Later requests begin it again.
     fn close(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(ready(Ok(())))
     }

@@ -68,20 +68,20 @@ impl LeaseInfo {
 
 /// Purpose of the lease on a worker id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum IdPurpose {
+pub enum WorkerLeaseKind {
     /// The worker takes part in shard leasing; other workers count it by this lease.
     Shards,
     /// The worker has an inbox.
     Inbox,
 }
 
-impl IdPurpose {
+impl WorkerLeaseKind {
     /// Name in output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            IdPurpose::Shards => "shards",
-            IdPurpose::Inbox => "inbox",
+            WorkerLeaseKind::Shards => "shards",
+            WorkerLeaseKind::Inbox => "inbox",
         }
     }
 
@@ -107,11 +107,13 @@ impl ObjectQueue {
     }
 
     /// The leases on the ids of workers that lease shards or have an inbox, in order, as they are read.
-    pub fn worker_leases(&self) -> impl Stream<Item = Result<(WorkerId, IdPurpose, LeaseInfo)>> + Send + '_ {
+    pub fn worker_leases(
+        &self,
+    ) -> impl Stream<Item = Result<(WorkerId, WorkerLeaseKind, LeaseInfo)>> + Send + '_ {
         let reads = self.keys(keys::WORKERS).map_ok(move |key| async move {
-            let Some((worker, id_purpose)) = IdPurpose::parse(&key) else { return Ok(None) };
+            let Some((worker, lease_kind)) = WorkerLeaseKind::parse(&key) else { return Ok(None) };
             let seen = self.read_lease_info(&key).await?;
-            Ok(seen.map(|seen| (worker, id_purpose, seen)))
+            Ok(seen.map(|seen| (worker, lease_kind, seen)))
         });
         reads.try_buffered(READS_AT_ONCE).try_filter_map(|seen| async move { Ok(seen) })
     }

@@ -119,7 +119,8 @@ impl Leases {
         self.take_from(key, subject, found, corrupt).await
     }
 
-    /// `corrupt` is the version of a corrupt lease, with a timestamp that is not older than it.
+    /// Takes the lease if the one that was found is free. `corrupt` is the version of a corrupt one, with a timestamp that is
+    /// not older than it.
     async fn take_from(
         &self,
         key: &str,

@@ -71,7 +71,7 @@ pub use claim::{ClaimOutcome, Claimed, Settlement, Unclaimed};
 pub use connect::{ObjectQueue, Place, QueueConfig};
 pub use discover::IndexHit;
 pub use front::{Queue, QueueLayout, Submit, Submitted};
-pub use holders::{IdPurpose, LeaseInfo, LeaseState};
+pub use holders::{LeaseInfo, LeaseState, WorkerLeaseKind};
 pub use inbox::{DirectDispatch, Selection};
 pub use inspect::{Filter, ListedTask, Stats};
 pub use journal::{

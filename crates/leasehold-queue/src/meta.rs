@@ -68,7 +68,7 @@ impl FromStr for LayoutName {
 /// Content of `queue.json`: the settings that all clients of a queue share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct QueueMeta {
-    /// Format of the layout.
+    /// Format of `queue.json`.
     pub format: u32,
     /// Layout of the tasks.
     #[serde(default, skip_serializing_if = "LayoutName::is_default")]
@@ -101,7 +101,7 @@ impl QueueMeta {
     fn check(&self, config: &QueueConfig) -> Result<()> {
         if let Some(wanted) = config.layout.filter(|wanted| *wanted != self.layout) {
             return Err(Error::invalid(format!(
-                "layout {wanted} is required, but this queue has layout {}",
+                "this queue has the layout `{}`, not `{wanted}`; open it without a layout, or use another store",
                 self.layout
             )));
         }
@@ -146,12 +146,12 @@ pub(crate) fn parse_meta(body: &[u8]) -> Result<QueueMeta> {
         serde_json::from_slice(body).map_err(|error| corrupt(corrupt_reason(body, &error)))?;
     if format > FORMAT {
         return Err(corrupt(format!(
-            "format {format} is not supported, only up to {FORMAT}; use a newer version of this program"
+            "format {format} is not supported, only up to {FORMAT}; upgrade leasehold"
         )));
     }
     if let Some(layout) = layout.filter(|layout| layout.parse::<LayoutName>().is_err()) {
         return Err(corrupt(format!(
-            "layout `{layout}` is not supported, only {}; use a newer version of this program",
+            "layout `{layout}` is not supported, only {}; upgrade leasehold",
             LayoutName::ALL.map(|layout| format!("`{layout}`")).join(" and ")
         )));
     }

@@ -114,8 +114,9 @@ pub struct Migrated {
     pub shard_prefix_len: ShardLen,
     /// Number of tasks that this process has moved.
     pub moved: u64,
-    /// Time after which the same call removes the old keys; none if they are removed already.
-    pub sweep_after: Option<StoreTime>,
+    /// Time after which the same call deletes the objects at the old keys; none if they are deleted already.
+    #[serde(rename = "sweep_after")]
+    pub old_keys_deleted_after: Option<StoreTime>,
     /// Corrupt objects with their error; they are not moved.
     pub corrupt: Vec<String>,
 }
@@ -128,11 +129,13 @@ pub struct MigrationPlan {
     /// Number of digits after the migration.
     pub to: ShardLen,
     /// Description of a migration in progress, or of what is left of one.
-    pub under_way: Option<String>,
+    #[serde(rename = "under_way")]
+    pub in_progress: Option<String>,
     /// Objects at keys of the current length: tasks, or forwarding markers of moved ones.
     pub tasks: u64,
-    /// Objects at keys of the new length.
-    pub there: u64,
+    /// Objects at keys of the new length, already moved by a migration in progress.
+    #[serde(rename = "there")]
+    pub already_moved: u64,
     /// Index entries of the current length.
     pub entries: u64,
 }
@@ -145,10 +148,17 @@ impl ObjectQueue {
         let to = ShardLen::new(to)?;
         let meta = self.refresh_meta().await?.meta;
         let now = meta.shard_prefix_len;
-        let [tasks, there] = self.count_tasks([now, to]).await?;
+        let [tasks, moved] = self.count_tasks([now, to]).await?;
         let entries = self.entries_of(now).try_fold(0, |count, _| ready(Ok(count + 1))).await?;
-        let there = if now == to { 0 } else { there };
-        Ok(MigrationPlan { shard_prefix_len: now, to, under_way: under_way(&meta), tasks, there, entries })
+        let already_moved = if now == to { 0 } else { moved };
+        Ok(MigrationPlan {
+            shard_prefix_len: now,
+            to,
+            in_progress: in_progress(&meta),
+            tasks,
+            already_moved,
+            entries,
+        })
     }
 
     /// Changes the number of digits that name a shard, or continues a migration in progress. When this returns, every
@@ -181,7 +191,7 @@ impl ObjectQueue {
         Err(meta_contended())
     }
 
-    /// Aborts a migration before the switch: moves all tasks back.
+    /// Aborts a migration that has not taken effect yet: moves all tasks back.
     pub async fn abort_migration(&self, options: &MigrateOptions, report: Report<'_>) -> Result<Migrated> {
         let migration = Migration { queue: self, options, report, tally: Mutex::default() };
         for step in 0..STEPS_MAX {
@@ -344,7 +354,7 @@ impl Migration<'_> {
         Migrated {
             shard_prefix_len: meta.shard_prefix_len,
             moved: tally.moved,
-            sweep_after: meta.old_keys_left().map(|left| left.at.plus(self.options.grace)),
+            old_keys_deleted_after: meta.old_keys_left().map(|left| left.at.plus(self.options.grace)),
             corrupt: tally.corrupt,
         }
     }
@@ -381,7 +391,7 @@ fn meta_contended() -> Error {
     Error::new(Kind::Unavailable, "other processes keep changing queue.json; run it again")
 }
 
-fn under_way(meta: &QueueMeta) -> Option<String> {
+fn in_progress(meta: &QueueMeta) -> Option<String> {
     meta.migrating.as_ref().map(ToString::to_string).or_else(|| {
         let left = meta.old_keys_left()?;
         Some(format!(

@@ -9,6 +9,7 @@
 //! | idempotency record | an expired one | its key is free: the same key can be submitted a second time |
 //! | lease | a released one, with a higher epoch | any worker can take it |
 //! | notification object (bell) | a new one | workers scan the index |
+//! | manifest of an artifact (by the command line) | one in state *deleting* | the file can be published again an hour later |
 //! | object at a key that this program never uses | nothing: it is deleted | none |
 //!
 //! A copy of the bytes is kept under `quarantine/`, unless [`Keep::Nothing`] is chosen.
@@ -122,7 +123,7 @@ impl ObjectQueue {
 
     async fn copy_corrupt(&self, key: &str, found: &Object, keep: Keep) -> Result<Option<String>> {
         if is_newer(&found.body) {
-            let message = format!("`{key}` was written by a newer version of this program; update this one");
+            let message = format!("`{key}` was written by a newer version of leasehold; upgrade leasehold");
             return Err(Error::invalid(message));
         }
         if keep == Keep::Nothing {

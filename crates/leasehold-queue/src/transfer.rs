@@ -60,7 +60,7 @@ impl ObjectQueue {
         }
         let body = Bytes::from(record::write(&task));
         let put = self.client.put(Purpose::Submit, &self.task_key(&task.id), body, &When::Absent).await?;
-        // A write that took longer than the layout can be trusted may have been applied at an outdated key.
+        // A write that took longer than `queue.json` can be trusted may have been applied at an outdated key.
         self.ensure_meta_current().await?;
         let is_new = match put {
             PutOutcome::Written(_) | PutOutcome::Superseded(_) => true,

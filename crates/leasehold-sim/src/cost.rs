@@ -381,7 +381,7 @@ mod tests {
         }
     }
 
-    /// Targets of the design, in US dollars per month.
+    /// Upper bounds for the journal layout, in US dollars per month.
     #[test]
     fn in_a_journal_the_reference_workload_costs_at_most_24_dollars_and_an_idle_queue_3() {
         let prices = Prices::of("aws").unwrap();

@@ -33,7 +33,7 @@ use crate::trace::Trace;
 use crate::world::World;
 use checker::CounterChecker;
 
-/// Time after which faults stop; troubles come twice a minute, so several hit each process.
+/// Time after which faults stop; faults of processes come twice a minute, so several hit each.
 const FAULTS_FOR: Duration = Duration::from_mins(5);
 /// Number of successive operations that each process must complete afterwards.
 const AFTERWARDS: u32 = 5;

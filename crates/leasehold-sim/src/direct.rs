@@ -273,7 +273,8 @@ impl InboxChecker {
                 && monitor.has_inbox()
                 && let Some(other) = owners.insert(name, *process)
             {
-                return Err(format!("P2: {other:?} and {process:?} both trust the inbox of {name}"));
+                let (one, other) = (other.number(), process.number());
+                return Err(format!("P2: processes {one} and {other} both trust the inbox of {name}"));
             }
         }
         Ok(())

@@ -36,7 +36,7 @@ use crate::trace::Trace;
 pub struct ProcessId(usize);
 
 impl ProcessId {
-    /// The world itself: requests in flight, troubles to come. It is never killed.
+    /// The world itself: requests in flight, faults to come. It is never killed.
     pub const WORLD: ProcessId = ProcessId(0);
 
     /// Number of the process, in the order of their starts.

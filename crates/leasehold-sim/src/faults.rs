@@ -34,15 +34,15 @@ pub struct Faults {
     pub very_slow: u32,
     /// Sender of a write is killed in the instant in which the write is carried out.
     pub crash_at_write: u32,
-    /// Average time between troubles (crashes, pauses, clock jumps); none without a value.
-    pub trouble_every: Option<Duration>,
-    /// Weights of the kinds of trouble.
-    pub troubles: Troubles,
+    /// Average time between faults of processes and clocks (crashes, pauses, jumps); none without a value.
+    pub process_fault_every: Option<Duration>,
+    /// Weights of the faults of processes and clocks.
+    pub process_faults: ProcessFaults,
 }
 
-/// Weights of the kinds of trouble.
+/// Weights of the faults of processes and clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Troubles {
+pub struct ProcessFaults {
     /// Process is killed and restarted later; sometimes its whole machine is.
     pub crash: u64,
     /// Process is paused, sometimes for longer than any lease.
@@ -55,8 +55,8 @@ pub struct Troubles {
     pub date_jump: u64,
 }
 
-/// Names of the settings. Rates are in ten thousandths, `trouble-every` in seconds; the last five are
-/// weights.
+/// Names of the settings. Rates are in ten thousandths, `process-fault-every` in seconds; the last five are
+/// weights. `CONTRIBUTING.md` explains each.
 pub(crate) const NAMES: [&str; 16] = [
     "lost",
     "answer-lost",
@@ -68,7 +68,7 @@ pub(crate) const NAMES: [&str; 16] = [
     "slow",
     "very-slow",
     "crash-at-write",
-    "trouble-every",
+    "process-fault-every",
     "crash",
     "pause",
     "stall",
@@ -76,7 +76,7 @@ pub(crate) const NAMES: [&str; 16] = [
     "date-jump",
 ];
 
-/// Settings that have no effect without `trouble-every`.
+/// Settings that have no effect without `process-fault-every`.
 pub(crate) const SHARES: [&str; 5] = ["crash", "pause", "stall", "wall-jump", "date-jump"];
 
 /// Numbering of faults, so that a world can be played with some of them only.
@@ -99,9 +99,9 @@ impl Events {
     }
 }
 
-/// Fault of one request.
+/// Fault of one request; `Served` is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum RequestFault {
     Served,
     Lost,
     AnswerLost,
@@ -127,8 +127,8 @@ impl Faults {
             slow: 0,
             very_slow: 0,
             crash_at_write: 0,
-            trouble_every: None,
-            troubles: Troubles { crash: 4, pause: 4, stall: 2, wall_jump: 2, date_jump: 0 },
+            process_fault_every: None,
+            process_faults: ProcessFaults { crash: 4, pause: 4, stall: 2, wall_jump: 2, date_jump: 0 },
         }
     }
 
@@ -146,7 +146,7 @@ impl Faults {
             slow: 100,
             very_slow: 5,
             crash_at_write: 10,
-            trouble_every: Some(Duration::from_mins(5)),
+            process_fault_every: Some(Duration::from_mins(5)),
             ..Self::none()
         }
     }
@@ -165,15 +165,15 @@ impl Faults {
             slow: 400,
             very_slow: 60,
             crash_at_write: 100,
-            trouble_every: Some(Duration::from_secs(30)),
-            troubles: Troubles { date_jump: 1, ..Self::none().troubles },
+            process_fault_every: Some(Duration::from_secs(30)),
+            process_faults: ProcessFaults { date_jump: 1, ..Self::none().process_faults },
         }
     }
 
     /// Wild faults without jumps of the store's time.
     #[must_use]
     pub fn steady() -> Self {
-        Self { troubles: Self::none().troubles, ..Self::wild() }
+        Self { process_faults: Self::none().process_faults, ..Self::wild() }
     }
 
     fn preset(name: &str) -> Option<Self> {
@@ -187,13 +187,13 @@ impl Faults {
 
     /// Values of the settings, in the order of [`NAMES`].
     pub(crate) fn values(&self) -> [u64; NAMES.len()] {
-        let Troubles { crash, pause, stall, wall_jump, date_jump } = self.troubles;
+        let ProcessFaults { crash, pause, stall, wall_jump, date_jump } = self.process_faults;
         let [lost, answer_lost, late, refused] =
             [self.lost, self.answer_lost, self.late, self.refused].map(u64::from);
         let [throttled, but_applied, unreached] =
             [self.throttled, self.throttled_but_applied, self.unreached].map(u64::from);
         let [slow, very_slow, at_write] = [self.slow, self.very_slow, self.crash_at_write].map(u64::from);
-        let every = self.trouble_every.map_or(0, |every| every.as_secs());
+        let every = self.process_fault_every.map_or(0, |every| every.as_secs());
         [
             lost,
             answer_lost,
@@ -228,37 +228,40 @@ impl Faults {
             "slow" => self.slow = rate()?,
             "very-slow" => self.very_slow = rate()?,
             "crash-at-write" => self.crash_at_write = rate()?,
-            "trouble-every" => self.trouble_every = (value > 0).then(|| Duration::from_secs(value)),
-            "crash" => self.troubles.crash = value,
-            "pause" => self.troubles.pause = value,
-            "stall" => self.troubles.stall = value,
-            "wall-jump" => self.troubles.wall_jump = value,
-            "date-jump" => self.troubles.date_jump = value,
+            "process-fault-every" => {
+                self.process_fault_every = (value > 0).then(|| Duration::from_secs(value))
+            }
+            "crash" => self.process_faults.crash = value,
+            "pause" => self.process_faults.pause = value,
+            "stall" => self.process_faults.stall = value,
+            "wall-jump" => self.process_faults.wall_jump = value,
+            "date-jump" => self.process_faults.date_jump = value,
             _ => return Err(format!("unknown fault `{name}`; use one of: {}", NAMES.join(", "))),
         }
         Ok(self)
     }
 
-    pub(crate) fn fate(&self, rng: &mut SimRandom, is_conditional_put: bool) -> Fate {
+    /// Draws the fault of one request.
+    pub(crate) fn request_fault(&self, rng: &mut SimRandom, is_conditional_put: bool) -> RequestFault {
         let late = rng.between(RESPONSE_TIMEOUT, Duration::from_mins(20));
         let refused = if is_conditional_put { self.refused } else { 0 };
         let shares = [
-            (self.lost, Fate::Lost),
-            (self.answer_lost, Fate::AnswerLost),
-            (self.late, Fate::Late(late)),
-            (refused, Fate::Refused),
-            (self.throttled, Fate::Throttled),
-            (self.throttled_but_applied, Fate::ThrottledButApplied),
-            (self.unreached, Fate::Unreached),
+            (self.lost, RequestFault::Lost),
+            (self.answer_lost, RequestFault::AnswerLost),
+            (self.late, RequestFault::Late(late)),
+            (refused, RequestFault::Refused),
+            (self.throttled, RequestFault::Throttled),
+            (self.throttled_but_applied, RequestFault::ThrottledButApplied),
+            (self.unreached, RequestFault::Unreached),
         ];
         let mut drawn = rng.below(10_000);
-        for (rate, fate) in shares {
+        for (rate, fault) in shares {
             match drawn.checked_sub(u64::from(rate)) {
                 Some(rest) => drawn = rest,
-                None => return fate,
+                None => return fault,
             }
         }
-        Fate::Served
+        RequestFault::Served
     }
 
     /// Draws the latency of one direction.
@@ -319,9 +322,14 @@ mod tests {
 
     #[test]
     fn faults_round_trip_as_text() {
-        for text in
-            ["wild", "mild", "none", "wild,late=0,date-jump=0", "none,slow=1500", "mild,trouble-every=7"]
-        {
+        for text in [
+            "wild",
+            "mild",
+            "none",
+            "wild,late=0,date-jump=0",
+            "none,slow=1500",
+            "mild,process-fault-every=7",
+        ] {
             assert_eq!(text.parse::<Faults>().unwrap().to_string(), text);
         }
         for name in NAMES {
@@ -336,13 +344,13 @@ mod tests {
     #[test]
     fn rates_are_met() {
         let (faults, mut rng) = (Faults::wild(), SimRandom::new(3));
-        let fates: Vec<_> = (0..100_000).map(|_| faults.fate(&mut rng, true)).collect();
-        let count = |wanted: fn(&Fate) -> bool| fates.iter().filter(|fate| wanted(fate)).count();
-        assert!((3_700..4_300).contains(&count(|fate| *fate == Fate::Lost)));
-        assert!((1_800..2_200).contains(&count(|fate| matches!(fate, Fate::Late(_)))));
-        assert!((800..1_200).contains(&count(|fate| *fate == Fate::ThrottledButApplied)));
-        let unconditional = (0..10_000).map(|_| faults.fate(&mut rng, false));
-        assert!(unconditional.into_iter().all(|fate| fate != Fate::Refused));
-        assert!((0..10_000).all(|_| Faults::none().fate(&mut rng, true) == Fate::Served));
+        let drawn: Vec<_> = (0..100_000).map(|_| faults.request_fault(&mut rng, true)).collect();
+        let count = |wanted: fn(&RequestFault) -> bool| drawn.iter().filter(|fault| wanted(fault)).count();
+        assert!((3_700..4_300).contains(&count(|fault| *fault == RequestFault::Lost)));
+        assert!((1_800..2_200).contains(&count(|fault| matches!(fault, RequestFault::Late(_)))));
+        assert!((800..1_200).contains(&count(|fault| *fault == RequestFault::ThrottledButApplied)));
+        let unconditional = (0..10_000).map(|_| faults.request_fault(&mut rng, false));
+        assert!(unconditional.into_iter().all(|fault| fault != RequestFault::Refused));
+        assert!((0..10_000).all(|_| Faults::none().request_fault(&mut rng, true) == RequestFault::Served));
     }
 }

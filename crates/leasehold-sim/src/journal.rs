@@ -1,7 +1,7 @@
 //! Scenario `journal`: several processes use one queue in the journal layout, under all faults.
 //!
 //! Three nodes, each one process with a producer, a worker and an operator on one open queue. The node that holds the lease
-//! on the journal is the broker, for its own requests alone; the others get an error and try again. Sessions end in order,
+//! on the journal is the broker, for its own requests alone; the others get an error and try again. Sessions end cleanly,
 //! or with a queue that is closed beneath its worker, or dropped. Links are cut for longer than the lease, processes are
 //! paused beyond it and wake up, and an operator breaks the lease of a broker that lives. A reader follows the log.
 //!

@@ -10,7 +10,7 @@
 //! | [`host`] | machines with wrong clocks, and the [`Host`] of a process |
 //! | [`bucket`] | the bucket's true state: objects, conditional writes, the store's time |
 //! | `network`, [`store`] | requests and answers in transit, and the store of one process |
-//! | [`faults`], `trouble` | faults of requests; crashes, pauses and clock jumps |
+//! | [`faults`], `process_faults` | faults of requests; crashes, pauses and clock jumps |
 //! | [`trace`], [`alarm`], [`failed`] | the log of a run, the first failed check, the replay command |
 //! | [`random`] | random numbers that are stable across versions |
 //! | [`mutants`], [`shrink`] | rules broken on purpose, which a check must detect; minimising a failure |
@@ -44,6 +44,7 @@ mod model;
 pub mod mutants;
 mod network;
 pub mod outpost;
+mod process_faults;
 pub mod queue;
 pub mod random;
 pub mod scenario;
@@ -52,14 +53,13 @@ pub mod shrink;
 pub mod sleep;
 pub mod store;
 pub mod trace;
-mod trouble;
 pub mod world;
 
 pub use alarm::Alarm;
 pub use bucket::{BucketChange, BucketObjects, SimBucket, StoredObject};
 pub use executor::{Executor, ProcessId};
 pub use failed::{Failed, Size};
-pub use faults::{Faults, Troubles};
+pub use faults::{Faults, ProcessFaults};
 pub use host::SimHost;
 pub use mutants::Mutant;
 pub use random::SimRandom;

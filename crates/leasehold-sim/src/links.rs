@@ -21,8 +21,8 @@ impl Links {
 
     /// Cuts the link of a machine for a while, if faults allow. Of two cuts the first to end ends both.
     pub(crate) fn cut(&self, machine: &str, duration: Duration) -> bool {
-        let happens =
-            self.network.faults().trouble_every.is_some() && self.network.events(Events::next_is_injected);
+        let happens = self.network.faults().process_fault_every.is_some()
+            && self.network.events(Events::next_is_injected);
         if happens {
             self.network.set_cut(machine, true);
             let (network, executor, machine) =

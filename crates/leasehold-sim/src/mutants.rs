@@ -92,7 +92,7 @@ pub const ALL: [MutantInfo; 71] = [
     info(Store(B::RemovedEarly), Queue, "wild", "P5", "P5: ", "entries are removed before the task is written"),
     info(Code("no-cover"), Queue, "wild,crash-at-write=1000", "P5", "P5: ", "a stale entry is removed before the current one is written").first_seed(56),
     info(Store(B::NoGraceForNewEntries), Queue, "wild", "P5", "P5: pending", "an entry without a task is removed without a grace period").first_seed(5),
-    info(Store(B::NoFenceAtSweep), Queue, "wild,late=2000,lost=1000,trouble-every=300", "P5", "P5: pending", "an entry without a task is removed after its grace period, but without a fence").first_seed(15),
+    info(Store(B::NoFenceAtSweep), Queue, "wild,late=2000,lost=1000,process-fault-every=300", "P5", "P5: pending", "an entry without a task is removed after its grace period, but without a fence").first_seed(15),
     info(Store(B::NoFenceAtSubmit), Queue, "wild", "P1", "definitely failed", "an abandoned submit does not fence its own id").first_seed(11),
     // Claims.
     info(Store(B::LeaseIgnored), Queue, "wild", "P2", "P2: it was timed out before", "a live claim is treated as expired").first_seed(1),
@@ -113,8 +113,8 @@ pub const ALL: [MutantInfo; 71] = [
     info(Code("overflow-unread"), Direct, "wild", "P4", "the expected state was not reached", "no worker lists the overflow").first_seed(1),
     info(Code("inbox-trusted-for-ever"), Direct, STEADY, "P2", "both trust the inbox", "an inbox is trusted beyond the last confirmed expiry of its lease").first_seed(74),
     // Changing the number of shards.
-    info(Migration(BrokenMigrationRule::LayoutNeverReread), Queue, "wild", "P8", "P8: ", "a client never reads the number of shards again").first_seed(23),
-    info(Migration(BrokenMigrationRule::MigrationDoesNotWait), Queue, "wild,late=1500,trouble-every=300", "P8", "P8: ", "a migration does not wait until every client has read it").first_seed(63),
+    info(Migration(BrokenMigrationRule::ShardLengthNeverReread), Queue, "wild", "P8", "P8: ", "a client never reads the length of shard names (`shard_prefix_len`) again").first_seed(23),
+    info(Migration(BrokenMigrationRule::MigrationDoesNotWait), Queue, "wild,late=1500,process-fault-every=300", "P8", "P8: ", "a migration does not wait until every client has read it").first_seed(63),
     info(Migration(BrokenMigrationRule::LeftoversDeletedAtOnce), Queue, "wild", "P8", "P8: the task exists twice", "a migration deletes objects at the old keys without a grace period").first_seed(343),
     // Retention.
     info(Store(B::PurgedUnmarked), Purge, "wild", "P1", "was deleted while it was", "a task is purged by an unconditional delete"),
@@ -122,10 +122,10 @@ pub const ALL: [MutantInfo; 71] = [
     // Files.
     info(Code("manifest-before-data"), Artifacts, STEADY, "files", "but has no data", "the manifest of an artifact is written before its data"),
     info(Code("prune-deletes-at-once"), Artifacts, STEADY, "files", "files: ", "an artifact past its retention is deleted without a grace period"),
-    info(Code("leaving-trusted"), Artifacts, STEADY, "files", "was promised but is", "a publisher relies on an artifact that is leaving"),
-    info(Code("closing-not-awaited"), Artifacts, STEADY, "files", "files: ", "an artifact is published again while its deletion may still be carried out").first_seed(41),
+    info(Code("expired-trusted"), Artifacts, STEADY, "files", "was promised but is", "a publisher relies on an artifact that is expired"),
+    info(Code("deleting-not-awaited"), Artifacts, STEADY, "files", "files: ", "an artifact is published again while its deletion may still be carried out").first_seed(41),
     info(Code("result-not-published"), Artifacts, STEADY, "files", "was promised but is", "a task is completed although its results were not published"),
-    info(Code("journal-trusted"), Artifacts, STEADY, "files", "was given", "a piece journal is trusted after a power cut").first_seed(13),
+    info(Code("piece-journal-trusted"), Artifacts, STEADY, "files", "was given", "a piece journal is trusted after a power cut").first_seed(13),
     info(Code("staging-goes-on"), Artifacts, "wild,date-jump=0,lost=1200", "P2", "P2: the handler of", "staging continues after the claim is lost").first_seed(2),
     // Outposts.
     info(Code("claim-unconfirmed"), Outpost, STEADY, "P2", "but the bucket has no claim", "in a strict queue a handler starts before the bucket has confirmed its claim"),
@@ -149,8 +149,8 @@ pub const ALL: [MutantInfo; 71] = [
     info(Code("broker-renews-untrusted"), Journal, STEADY, "P2", "P2: ", "a broker renews claims although its lease may have expired").first_seed(69),
     info(Code("trust-not-carried"), Journal, STEADY, "P2", "P2: ", "a new lease does not carry `trusted_until` forward").first_seed(175),
     info(Code("broken-trust-not-kept"), Journal, STEADY, "P2", "P2: ", "a lease is broken without keeping the time until which its holder trusts it").first_seed(175),
-    info(Code("heard-not-logged"), Journal, STEADY, "P2", "P2: ", "the first renewal of a claim with a new broker is not logged").first_seed(6),
-    info(Code("unheard-extended"), Journal, STEADY, "P4", "C5: ", "a takeover extends the claims of workers that were not heard").first_seed(4),
+    info(Code("renewal-not-logged"), Journal, STEADY, "P2", "P2: ", "the first renewal of a claim with a new broker is not logged").first_seed(6),
+    info(Code("unrenewed-extended"), Journal, STEADY, "P4", "C5: ", "a takeover extends claims that were not renewed since the last fence").first_seed(4),
     // Hints and requests.
     info(Store(B::NoRing), Bell, "none", "latency", "started only after", "the bell is never rung"),
     info(Code("no-second-look"), Bell, "none", "latency", "started only after", "a worker that reads a new bell scans only once"),

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::bucket::SimBucket;
 use crate::executor::{Executor, ProcessId};
-use crate::faults::{Events, Fate, Faults, USUAL_LATENCY_MAX};
+use crate::faults::{Events, Faults, RequestFault, USUAL_LATENCY_MAX};
 use crate::host::SimHost;
 use crate::random::SimRandom;
 use crate::trace::Trace;
@@ -160,14 +160,18 @@ impl Network {
         let mut state = self.state();
         *state.sent.entry(from.name().to_owned()).or_default() += 1;
         let State { rng, faults, events, hosts_off_ns, .. } = &mut *state;
-        let drawn = (faults.fate(rng, on_condition), faults.latency(rng), faults.latency(rng));
+        let drawn = (faults.request_fault(rng, on_condition), faults.latency(rng), faults.latency(rng));
         let in_time = |latency: Duration, events: &mut Events| {
             let is_usual = latency <= USUAL_LATENCY_MAX;
             if is_usual || events.next_is_injected() { latency } else { USUAL_LATENCY_MAX }
         };
         let is_put = matches!(&request, Request::Put(..) | Request::End(..));
         let in_flight = InFlightRequest {
-            fate: if drawn.0 == Fate::Served || events.next_is_injected() { drawn.0 } else { Fate::Served },
+            fault: if drawn.0 == RequestFault::Served || events.next_is_injected() {
+                drawn.0
+            } else {
+                RequestFault::Served
+            },
             there: in_time(drawn.1, events),
             back: in_time(drawn.2, events),
             // The client notices a broken connection at once, or only by its timeout.
@@ -191,7 +195,7 @@ impl Network {
 
 /// One request, with all faults and latencies that were drawn for it.
 struct InFlightRequest {
-    fate: Fate,
+    fault: RequestFault,
     there: Duration,
     back: Duration,
     noticed: bool,
@@ -211,33 +215,33 @@ impl InFlightRequest {
             self.note("→ link is cut");
             return self.lose(sender).await;
         }
-        let delivered = match self.fate {
-            Fate::Served => self.serve(""),
-            Fate::ThrottledButApplied => {
+        let delivered = match self.fault {
+            RequestFault::Served => self.serve(""),
+            RequestFault::ThrottledButApplied => {
                 self.serve(" (answered: slow down)");
                 self.failed(Cause::Throttled, "slow down (from a proxy)")
             }
-            Fate::Throttled => {
+            RequestFault::Throttled => {
                 self.note("→ slow down");
                 self.failed(Cause::Throttled, "slow down")
             }
-            Fate::Unreached => {
+            RequestFault::Unreached => {
                 self.note("→ connection refused");
                 Delivered { date: None, ..self.failed(Cause::Unreached, "connection refused") }
             }
-            Fate::Refused => {
+            RequestFault::Refused => {
                 self.note("→ refused spuriously");
                 Delivered { reply: Ok(Reply::Put(PutAnswer::Refused)), date: Some(self.date()) }
             }
-            Fate::Lost => {
+            RequestFault::Lost => {
                 self.note("→ request lost");
                 return self.lose(sender).await;
             }
-            Fate::AnswerLost => {
+            RequestFault::AnswerLost => {
                 self.serve(" (answer lost)");
                 return self.lose(sender).await;
             }
-            Fate::Late(by) => {
+            RequestFault::Late(by) => {
                 self.note("→ request delayed");
                 let carried_out_late = async {
                     executor.sleep(by).await;

@@ -83,7 +83,7 @@ impl Search {
                 self.try_out(|options| options.faults = Faults::none());
                 return;
             }
-            if SHARES.contains(&name) && self.best.options.faults.trouble_every.is_none() {
+            if SHARES.contains(&name) && self.best.options.faults.process_fault_every.is_none() {
                 continue;
             }
             self.try_out(|options| {

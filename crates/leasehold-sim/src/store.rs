@@ -276,7 +276,7 @@ mod tests {
     fn an_upload_appears_whole_or_not_at_all_under_wild_faults() {
         let parts = [vec![1; usize::try_from(UPLOAD_PART_BYTES).unwrap()].into(), Bytes::from_static(b"2")];
         for seed in crate::seeds(0..30) {
-            let faults = Faults { crash_at_write: 0, trouble_every: None, ..Faults::wild() };
+            let faults = Faults { crash_at_write: 0, process_fault_every: None, ..Faults::wild() };
             let mut world = World::new(seed, faults).with_scenario("store");
             let whole = parts.concat();
             world.check(move |change, _| match &change.after {

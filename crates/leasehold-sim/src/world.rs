@@ -25,10 +25,10 @@ use crate::faults::Faults;
 use crate::host::{Machine, SimHost};
 use crate::mutants::Mutant;
 use crate::network::Network;
+use crate::process_faults;
 use crate::random::SimRandom;
 use crate::scenario::{Omissions, Options};
 use crate::trace::Trace;
-use crate::trouble;
 
 /// Maximum number of steps without time passing; more means that tasks wake each other forever.
 const STEPS_AT_ONCE_MAX: u64 = 100_000;
@@ -105,7 +105,7 @@ impl World {
             wrap: Mutex::default(),
             clients: Mutex::default(),
         });
-        inner.executor.spawn(ProcessId::WORLD, Box::pin(trouble::inject(inner.clone())));
+        inner.executor.spawn(ProcessId::WORLD, Box::pin(process_faults::inject(inner.clone())));
         Self {
             scenario: "counters".into(),
             inner,
@@ -372,7 +372,7 @@ impl World {
                 .with_objects(|objects| checks.iter_mut().try_for_each(|check| check(&change, objects)))?;
         }
         for process in self.inner.network.take_processes_to_kill() {
-            trouble::crash_process(&self.inner, process);
+            process_faults::crash_process(&self.inner, process);
         }
         self.inner.alarm.raised().map_or(Ok(()), Err)
     }

@@ -37,7 +37,7 @@ const SLEW_PART: i64 = 1_000;
 const MISSED_NS: u64 = 1_000_000_000;
 /// Number of answers that must agree after a contradiction.
 const AGREEING_ANSWERS: u32 = 3;
-/// Minimum time over which they must agree.
+/// Minimum time over which answers must agree after a contradiction.
 const AGREEING_NS: i64 = 5_000_000_000;
 
 /// Store time, as far as this process knows it.

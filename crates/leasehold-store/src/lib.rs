@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`store`] | the trait [`Store`]: get, conditional put, delete, list, ranges, uploads in parts; one request per call |
 //! | [`client`] | [`Client`]: requests with counting, timeouts, retries where safe, and a rule for lost answers |
-//! | [`mod@update`] | read-decide-write loop, the only one |
+//! | [`mod@update`] | read-decide-write loop for every change of a task |
 //! | [`clock`] | store time as an interval, from the dates of ordinary answers |
 //! | [`ledger`], [`price`] | counts and prices of requests |
 //! | [`health`] | availability of the store, and the log messages about it |

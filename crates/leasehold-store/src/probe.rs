@@ -28,26 +28,29 @@ pub struct ProbeReport {
     pub now: Option<Now>,
 }
 
-/// Requirement and its result.
+/// Requirement and its result. The JSON has older names: `demand`, `met` and `otherwise`.
 #[derive(Debug, Clone, Serialize)]
 pub struct Finding {
     /// Behaviour that a store must have, as a verb phrase.
-    pub demand: &'static str,
+    #[serde(rename = "demand")]
+    pub requirement: &'static str,
     /// True if the store has it.
-    pub met: bool,
+    #[serde(rename = "met")]
+    pub is_met: bool,
     /// Consequence if it does not.
-    pub otherwise: &'static str,
+    #[serde(rename = "otherwise")]
+    pub consequence: &'static str,
 }
 
 impl ProbeReport {
     /// Returns an error with the first unmet requirement, unless all are met.
     pub fn verdict(&self) -> Result<()> {
-        let Some(missing) = self.findings.iter().find(|finding| !finding.met) else { return Ok(()) };
+        let Some(missing) = self.findings.iter().find(|finding| !finding.is_met) else { return Ok(()) };
         Err(Error::new(
             Kind::Invalid,
             format!(
                 "{} does not {}: {}; use a store that does",
-                self.store, missing.demand, missing.otherwise
+                self.store, missing.requirement, missing.consequence
             ),
         ))
     }
@@ -92,7 +95,8 @@ impl Probe<'_> {
     async fn try_all(&self, first: Version) -> Result<Vec<Finding>> {
         let both_win = "two writers would both succeed, and tasks would run twice or be lost";
         let mut findings = Vec::new();
-        let mut found = |demand, met, otherwise| findings.push(Finding { demand, met, otherwise });
+        let mut found =
+            |requirement, is_met, consequence| findings.push(Finding { requirement, is_met, consequence });
 
         let created_again = self.put("object", &When::Absent).await?;
         found("refuse to create an existing object (if-none-match)", is_lost(&created_again), both_win);

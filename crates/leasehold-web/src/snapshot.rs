@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_core::{ArtifactId, Error, Kind, Minute, ShardRange, Status, StoreTime, WorkerId};
 use leasehold_pieces::prune::ListedArtifact;
-use leasehold_queue::{IdPurpose, LeaseInfo, Stats};
+use leasehold_queue::{LeaseInfo, Stats, WorkerLeaseKind};
 use leasehold_store::host::Instant;
 use serde::Serialize;
 
@@ -116,7 +116,7 @@ pub(crate) struct ReadAttempt {
 }
 
 /// Worker leases, and the number of tasks in each inbox.
-pub(crate) type Workers = (Vec<(WorkerId, IdPurpose, LeaseInfo)>, BTreeMap<WorkerId, u64>);
+pub(crate) type Workers = (Vec<(WorkerId, WorkerLeaseKind, LeaseInfo)>, BTreeMap<WorkerId, u64>);
 /// Leases on groups of shards.
 pub(crate) type Shards = Vec<(ShardRange, LeaseInfo)>;
 /// Listed artifacts.

@@ -57,7 +57,7 @@ pub(crate) async fn run(
     let duties = runner.host.spawn(Box::pin(async move {
         if let Err(error) = duties.await {
             // The source fails with the same error, or other workers do these duties.
-            tracing::warn!(%error, "duties stopped, expired claims are no longer recovered by this worker");
+            tracing::warn!(%error, "maintenance duties stopped, expired claims are no longer recovered by this worker");
         }
     }));
     let engine = Engine { runner, slots, status, renewals, stopping: CancellationToken::new() };

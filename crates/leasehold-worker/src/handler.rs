@@ -27,7 +27,7 @@ pub enum TaskError {
     /// Failed, and the handler allows at most this many attempts, whatever the task allows. The task keeps the
     /// smaller number.
     Exhausted(String, u32),
-    /// Run the task again after this pause. Does not count as an attempt.
+    /// Make the task pending again after this pause. Does not count as an attempt.
     Snooze(Duration),
 }
 

@@ -85,7 +85,7 @@ impl TaskRunner {
                 } else {
                     tracing::info!("task released");
                 }
-                |counts| &mut counts.put_back
+                |counts| &mut counts.requeued
             }
         };
         self.counts.add(count);

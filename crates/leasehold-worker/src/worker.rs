@@ -48,8 +48,9 @@ pub struct Counts {
     pub failed: u64,
     /// Tasks that were stopped because they were cancelled.
     pub cancelled: u64,
-    /// Tasks that are pending again: to be retried, snoozed, or released.
-    pub put_back: u64,
+    /// Tasks that became pending again: to be retried, snoozed or released. In JSON and Python: `put_back`.
+    #[serde(rename = "put_back")]
+    pub requeued: u64,
     /// Claims that were lost.
     pub lost: u64,
     /// Tasks of crashed workers that were recovered.

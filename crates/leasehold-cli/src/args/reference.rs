@@ -22,6 +22,29 @@ Ctrl-C stops a command at once, without harm to the queue. `worker`, `up` and `o
 finish, for up to `--drain-secs`; a second Ctrl-C releases them. `serve-pieces` finishes the responses that it has started.
 ";
 
+const JSON_NAMES: &str = "
+## Names in JSON
+
+Some JSON fields and values are named differently from the text output. Scripts depend on them, so they stay.
+
+| command with `--json` | in JSON | in the text output |
+| --- | --- | --- |
+| `artifact get` | `origin_bytes` | bytes from the store |
+| `artifact ls --long` | states `kept`, `leaving`, `closing` | published, expired, deleting |
+| `artifact prune` | `seen`, `leaving`, `removed` | scanned, marked for deletion, deleted |
+| `artifact put` | `was_there` | (none) true if the data was already in the store |
+| `check` | `healing` | objects of the class transient |
+| `config paths` | `found` | STATUS |
+| `config show` | `origin` | SOURCE |
+| `doctor` | `demand`, `met`, `otherwise`; `good` | a requirement, whether it is met, the consequence if not; whether all are met |
+| `migrate-shards` | `sweep_after` | time after which the old keys are deleted |
+| `migrate-shards --dry-run` | `under_way`, `there` | a migration in progress, and the objects it has already moved |
+| `outpost recover` | `unreadable`, `swept` | tasks corrupt, files deleted |
+| `worker`, `up`, `outpost work` | `put_back` | requeued: pending again, to be retried, snoozed or released |
+| `workers` | `for`, `in_inbox` | LEASE, INBOX |
+| any | kind `lost` of an error | the operation came too late, see above |
+";
+
 fn reference() -> String {
     let mut root = Args::command();
     root.build();
@@ -29,6 +52,7 @@ fn reference() -> String {
         root.get_arguments().filter(|arg| arg.is_global_set()).map(|arg| arg.get_id().clone()).collect();
     let mut text = PREFACE.to_owned();
     exit_codes(&mut text);
+    text.push_str(JSON_NAMES);
     text.push_str("\n## Options of every command\n\n");
     table(&mut text, root.get_arguments().filter(|arg| arg.is_global_set()));
     for command in root.get_subcommands().filter(|command| command.get_name() != "help") {
@@ -55,7 +79,8 @@ fn exit_codes(text: &mut String) {
             Kind::Invalid => "an argument or a setting is invalid: fix it",
             Kind::Corrupt => "an object in the store is corrupt or inconsistent: stop and inspect it",
             Kind::Lost => {
-                "the task's status does not allow the operation, or a claim or lease was lost to another process"
+                "the operation came too late: the task's status does not allow it (for example, `cancel` of a task \
+                 that has ended), or another process has taken over the claim or lease"
             }
             Kind::Internal => "a bug: please report it",
         };

@@ -56,7 +56,8 @@ pub(crate) struct ArtifactPutArgs {
     /// Size of a piece in bytes, a power of two [default: 1048576, more for very large files]
     #[arg(long, value_name = "BYTES")]
     piece_size: Option<u32>,
-    /// Minimum retention: seconds, or such as 45m, 12h, 90d (setting `pieces.keep_days`) [default: 30d]
+    /// Retention in seconds, or with a unit such as 45m, 12h, 90d; publishing again renews it once half of it is over (setting
+    /// `pieces.keep_days`) [default: 30d]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     keep: Option<Duration>,
 }
@@ -152,10 +153,10 @@ async fn prune_artifacts(client: &Client, printer: &Printer) -> anyhow::Result<(
     if printer.is_json() {
         line(serde_json::to_string(&pruned)?);
     } else {
-        let seen = count(pruned.seen, "artifact", "artifacts");
+        let scanned = count(pruned.scanned, "artifact", "artifacts");
         line(format_args!(
-            "{seen} scanned, {} marked for deletion by a prune a day later, {} deleted",
-            pruned.leaving, pruned.removed
+            "{scanned} scanned, {} marked for deletion by a prune a day later, {} deleted",
+            pruned.marked, pruned.deleted
         ));
     }
     Ok(())

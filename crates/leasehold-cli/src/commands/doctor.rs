@@ -27,9 +27,9 @@ fn print_report(report: &ProbeReport, ledger: &Snapshot, printer: &Printer) -> a
     line(printer.paint(Style::Strong, &report.store));
     for finding in &report.findings {
         let mark =
-            if finding.met { printer.paint(Style::Good, "✓") } else { printer.paint(Style::Bad, "✗") };
-        let fault = if finding.met { String::new() } else { format!(": {}", finding.otherwise) };
-        line(format_args!("  {mark} {}{fault}", finding.demand));
+            if finding.is_met { printer.paint(Style::Good, "✓") } else { printer.paint(Style::Bad, "✗") };
+        let fault = if finding.is_met { String::new() } else { format!(": {}", finding.consequence) };
+        line(format_args!("  {mark} {}{fault}", finding.requirement));
     }
     line(format_args!("time      {}", report.now.map_or("unknown".into(), format_time)));
     line(format_args!("requests  {}", format_requests(ledger)?));

@@ -25,7 +25,7 @@ pub(crate) struct GetArgs {
 pub(crate) struct WaitArgs {
     /// Task id, or a prefix of at least 4 characters
     id: TaskRef,
-    /// Give up after this time: seconds, or such as 5m, 12h [default: never]
+    /// Give up after this time, in seconds, or with a unit such as 5m, 12h [default: never]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     timeout: Option<Duration>,
     /// Print only the output of the completed task, as JSON

@@ -21,7 +21,7 @@ pub(crate) struct MigrateArgs {
     /// Print the plan without changing anything
     #[arg(long, conflicts_with = "abort")]
     dry_run: bool,
-    /// Abort a migration before the switch, and move all tasks back
+    /// Abort a migration that has not taken effect yet, and move all tasks back
     #[arg(long, conflicts_with = "to")]
     abort: bool,
     /// Do not wait 30 minutes to delete the objects at the old keys; run the same command later to delete them
@@ -84,16 +84,18 @@ fn print_plan(plan: &MigrationPlan, printer: &Printer) -> anyhow::Result<()> {
         line(serde_json::to_string(plan)?);
         return Ok(());
     }
-    let MigrationPlan { shard_prefix_len: from, to, under_way, tasks, there, entries } = plan;
+    let MigrationPlan { shard_prefix_len: from, to, in_progress, tasks, already_moved, entries } = plan;
     line(format_args!("{} shards now (shard_prefix_len {})", from.count(), from.digits()));
-    if let Some(under_way) = under_way {
-        line(format_args!("{under_way}: the command would resume from there"));
+    if let Some(in_progress) = in_progress {
+        line(format_args!("{in_progress}: the command would resume from there"));
     }
     if from == to {
         return Ok(());
     }
     line(format_args!("{} shards after the migration (shard_prefix_len {})", to.count(), to.digits()));
-    line(format_args!("{tasks} tasks and {entries} index entries to move; {there} tasks already moved"));
+    line(format_args!(
+        "{tasks} tasks and {entries} index entries to move; {already_moved} tasks already moved"
+    ));
     line("no task can be submitted or claimed for two minutes and while tasks are moved");
     line("connected clients are refused afterwards until they reconnect");
     Ok(())
@@ -109,7 +111,7 @@ fn print_migrated(migrated: &Migrated, printer: &Printer) -> anyhow::Result<()> 
     for corrupt in &migrated.corrupt {
         printer.note(&format!("not moved: {corrupt}"));
     }
-    if let Some(after) = migrated.sweep_after {
+    if let Some(after) = migrated.old_keys_deleted_after {
         line(format_args!("run the same command after {after} to delete the objects at the old keys"));
     }
     Ok(())

@@ -22,7 +22,7 @@ pub(crate) struct TaskSelector {
     /// Task ids, or prefixes of at least 4 characters
     #[arg(value_name = "ID")]
     pub(crate) ids: Vec<TaskRef>,
-    /// Select all tasks of this type whose status allows it
+    /// All tasks of this type; each command has its own text
     #[arg(long = "type", value_name = "TYPE")]
     pub(crate) task_type: Option<String>,
 }
@@ -85,20 +85,28 @@ async fn apply_to_each(
         printer.note(&format!("no task of type `{task_type}` is {fitting}"));
     }
     let bar = printer.bar(ids.len() as u64, "changing");
-    let mut refused = 0;
+    let (mut refused, mut reason) = (0, None);
     let act = &act;
     let acts = ids.iter().map(|id| async move { (*id, act(*id).await) });
     let mut changed = std::pin::pin!(stream::iter(acts).buffered(AT_ONCE));
     while let Some((id, operated)) = changed.next().await {
         let operated = operated?;
         refused += u64::from(!operated.is_done());
-        bar.suspend(|| print(id, &operated, done, printer));
+        if let Transition::Rejected(rejected, _) = &operated {
+            reason = Some(rejected.to_string());
+        }
+        // The reason for a single task is in the error.
+        if reason.is_none() || ids.len() > 1 || printer.is_json() {
+            bar.suspend(|| print(id, &operated, done, printer));
+        }
         bar.inc(1);
     }
     bar.finish_and_clear();
     if refused > 0 {
-        let message =
-            format!("{refused} of {} could not be {done}", count(ids.len() as u64, "task", "tasks"));
+        let message = match (&ids[..], reason) {
+            ([id], Some(reason)) => format!("task {id} could not be {done}: {reason}"),
+            _ => format!("{refused} of {} could not be {done}", count(ids.len() as u64, "task", "tasks")),
+        };
         return Err(Error::new(Kind::Lost, message).into());
     }
     Ok(())

@@ -65,7 +65,7 @@ pub(crate) enum OutpostCommand {
     /// Claim tasks in advance, to run them without the bucket
     #[command(after_help = "Example:\n  leasehold outpost checkout 50 --for 12h")]
     Checkout(CheckoutArgs),
-    /// Retry tasks that failed or were cancelled in this outpost folder
+    /// Retry tasks of this outpost folder that failed, were cancelled or expired
     #[command(
         visible_alias = "retry",
         after_help = "Example:\n  leasehold outpost requeue 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3"
@@ -88,7 +88,7 @@ pub(crate) struct OutpostInitArgs {
     /// twice
     #[arg(long, value_name = "RULE", default_value = "strict")]
     consistency: Consistency,
-    /// light: fsync everything except heartbeats; full: fsync everything
+    /// light: fsync everything except leases; full: fsync everything
     #[arg(long, value_name = "RULE", default_value = "light")]
     durability: SpoolDurability,
     /// Let a program finish although another worker has taken over its task [default: stop it]
@@ -107,7 +107,7 @@ pub(crate) struct CheckoutArgs {
     /// Time at which the claims expire, such as 2026-12-24T18:00:00Z; this or --for is required
     #[arg(long, value_name = "TIME", required_unless_present = "lasting")]
     until: Option<StoreTime>,
-    /// Duration of the claims: seconds, or such as 45m, 12h, 2d; this or --until is required
+    /// Duration of the claims, in seconds, or with a unit such as 45m, 12h, 2d; this or --until is required
     #[arg(long = "for", value_name = "DURATION", value_parser = duration, conflicts_with = "until")]
     lasting: Option<Duration>,
 }
@@ -154,9 +154,9 @@ pub(crate) async fn run(
             if printer.is_json() {
                 line(serde_json::to_value(recovered)?);
             } else {
-                let Recovered { finished, unreadable, swept } = recovered;
+                let Recovered { finished, corrupt, deleted } = recovered;
                 line(format_args!(
-                    "{finished} changes finished, {unreadable} tasks corrupt, {swept} files deleted"
+                    "{finished} changes finished, {corrupt} tasks corrupt, {deleted} files deleted"
                 ));
             }
         }
@@ -258,9 +258,9 @@ pub(crate) async fn work(
         line(json!({"worker": name, "counts": counts}));
         return Ok(());
     }
-    let Counts { completed, failed, cancelled, put_back, lost, .. } = counts;
+    let Counts { completed, failed, cancelled, requeued, lost, .. } = counts;
     line(format_args!(
-        "{completed} completed, {failed} failed, {cancelled} cancelled, {put_back} pending again, {lost} claims lost"
+        "{completed} completed, {failed} failed, {cancelled} cancelled, {requeued} requeued, {lost} claims lost"
     ));
     Ok(())
 }

@@ -5,7 +5,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_core::{ArtifactId, Error, Kind, Now, Result, ShardLen, State, Status, StoreTime, Task, keys};
 use leasehold_pieces::manifest::ManifestRecord;
 use leasehold_pieces::prune;
-use leasehold_queue::check::{Checked, CorruptObject, Healing, Remedy};
+use leasehold_queue::check::{Checked, CorruptObject, Remedy, TransientObject};
 use leasehold_queue::inspect::READS_AT_ONCE;
 use leasehold_queue::{LayoutName, ListedTask, Queue};
 use leasehold_store::Purpose;
@@ -309,7 +309,7 @@ fn print_checked(checked: &Checked, now: StoreTime, printer: &Printer) {
     let tasks = count(checked.tasks, "task", "tasks");
     let entries = count(checked.entries, "index entry", "index entries");
     line(format_args!("{tasks}, {entries}, {}", count(checked.others, "other object", "other objects")));
-    let rows: Vec<_> = healing_rows(checked, now)
+    let rows: Vec<_> = transient_rows(checked, now)
         .chain(repair_rows(checked))
         .chain(checked.corrupt.iter().map(corrupt_row))
         .collect();
@@ -317,8 +317,8 @@ fn print_checked(checked: &Checked, now: StoreTime, printer: &Printer) {
         return line(printer.paint(Style::Good, "no inconsistencies"));
     }
     TextTable::default().left("CLASS", 0).left("OBJECT", 0).left("ACTION", 0).rows(&rows, printer);
-    if let Some(last) = checked.healing.iter().map(|healing| healing.by).max() {
-        let objects = count(checked.healing.len() as u64, "transient object is", "transient objects are");
+    if let Some(last) = checked.transient.iter().map(|object| object.by).max() {
+        let objects = count(checked.transient.len() as u64, "transient object is", "transient objects are");
         let by = moment(last, now);
         line(format_args!("{objects} removed or replaced by {by}, if a worker or `leasehold monitor` runs"));
     }
@@ -327,8 +327,8 @@ fn print_checked(checked: &Checked, now: StoreTime, printer: &Printer) {
     }
 }
 
-fn healing_rows(checked: &Checked, now: StoreTime) -> impl Iterator<Item = Vec<Cell>> {
-    checked.healing.iter().map(move |Healing { key, by, reason }| {
+fn transient_rows(checked: &Checked, now: StoreTime) -> impl Iterator<Item = Vec<Cell>> {
+    checked.transient.iter().map(move |TransientObject { key, by, reason }| {
         let todo = format!("none: workers remove or replace it by {}", moment(*by, now));
         vec![Cell::from("transient"), format!("{key}: {reason}").into(), todo.into()]
     })
@@ -350,7 +350,7 @@ fn corrupt_row(corrupt: &CorruptObject) -> Vec<Cell> {
     let todo = match remedy {
         Remedy::Quarantine => format!("leasehold quarantine {key}"),
         Remedy::Prune => "leasehold artifact prune".into(),
-        Remedy::Update => "update leasehold: a newer version wrote this object".into(),
+        Remedy::Update => "upgrade leasehold: a newer version wrote this object".into(),
         Remedy::Restore => "restore it from a backup of the store".into(),
         Remedy::StoreTools => "delete it with the tools of the store".into(),
     };

@@ -61,7 +61,7 @@ async fn quarantine_manifest(queue: &ObjectQueue, key: &str, keep: Keep) -> Resu
     if ManifestRecord::read(key, &artifact, &object.body).is_ok() {
         return Err(Error::invalid(format!("`{key}` is not corrupt")));
     }
-    let closing = ManifestRecord::Closing(queue.now()?.latest_known()).write(&artifact, client.write_id());
-    let copy = queue.replace_corrupt(key, &object, closing, keep).await?;
+    let deleting = ManifestRecord::Deleting(queue.now()?.latest_known()).write(&artifact, client.write_id());
+    let copy = queue.replace_corrupt(key, &object, deleting, keep).await?;
     Ok(Some(Quarantined { key: key.to_owned(), copy, outcome: QuarantineOutcome::Rewritten }))
 }

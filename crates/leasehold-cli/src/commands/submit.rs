@@ -26,22 +26,22 @@ pub(crate) struct NewTaskArgs {
     /// Input: JSON, `@file` or `-` for standard input
     #[arg(short, long, value_name = "JSON", default_value = "null")]
     input: String,
-    /// Delay before the task can start: seconds, or such as 5m, 12h, 3d [default: 0s]
+    /// Delay before the task can start, in seconds, or with a unit such as 5m, 12h, 3d [default: 0s]
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "at")]
     delay: Option<Duration>,
     /// Earliest start, by the store's clock, such as 2026-12-24T18:00:00Z [default: now]
     #[arg(long, value_name = "TIME")]
     at: Option<StoreTime>,
-    /// Idempotency key: submit only one task with this key [default: none]
+    /// Idempotency key: submit only one task with this key within a day [default: none]
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
     /// Maximum number of attempts [default: 4]
     #[arg(long, value_name = "N")]
     max_attempts: Option<u32>,
-    /// Time limit of an attempt: seconds, or such as 5m, 12h, in whole seconds [default: none]
+    /// Time limit of an attempt, in seconds, or with a unit such as 5m, 12h; rounded up to whole seconds [default: none]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     timeout: Option<Duration>,
-    /// Time after which an unstarted task expires: seconds, or such as 5m, 12h, 3d [default: never]
+    /// Time after which an unstarted task expires, in seconds, or with a unit such as 5m, 12h, 3d [default: never]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     expires: Option<Duration>,
     /// Priority 0–9, 9 first, among tasks due in the same minute [default: 5]

@@ -40,7 +40,7 @@ const REMEMBERED_MAX: usize = 100_000;
 
 #[derive(Debug, Args)]
 pub(crate) struct TailArgs {
-    /// Pause between scans: seconds, or such as 30s, 5m
+    /// Pause between scans, in seconds, or with a unit such as 30s, 5m
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "2s")]
     every: Duration,
     /// Print all existing tasks first

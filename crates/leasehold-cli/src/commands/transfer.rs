@@ -47,8 +47,14 @@ pub(crate) async fn export(queue: &Queue, printer: &Printer) -> anyhow::Result<(
         }
     }
     if corrupt > 0 {
-        let message =
-            format!("{} not exported; the export has no end", count(corrupt, "task was", "tasks were"));
+        let next = match queue.objects() {
+            Ok(_) => "move them away with `leasehold quarantine`, then export again",
+            Err(_) => "run `leasehold check`",
+        };
+        let message = format!(
+            "{} not exported, so the export is incomplete and `leasehold import` refuses it; {next}",
+            count(corrupt, "task was", "tasks were")
+        );
         return Err(Error::new(Kind::Corrupt, message).into());
     }
     unescaped_line(&serde_json::to_vec(&ExportEnd { exported })?);

@@ -130,7 +130,7 @@ pub(super) async fn start_serving(
     }
 }
 
-/// Prints a note if the worker id is in use: the worker leases nothing until then, and would seem idle.
+/// Prints a note if the worker id is in use: the worker leases nothing until the other process stops, and would seem idle.
 pub(super) async fn warn_if_id_in_use(
     queue: &Queue,
     name: &str,
@@ -143,7 +143,8 @@ pub(super) async fn warn_if_id_in_use(
     let key = keys::worker_lease(&WorkerId::checked("worker id", name)?);
     match read_lease(queue.client()?, &key).await {
         Ok(Some(lease)) if !lease.is_free(queue.now()?) => printer.note(&format!(
-            "worker id `{name}` is in use until {}; this worker leases no shards before",
+            "worker id `{name}` is in use by another process; this worker leases no shards until that one stops (its lease expires at \
+             {} unless renewed)",
             lease.expires_at
         )),
         // The worker replaces a corrupt lease.
@@ -188,9 +189,9 @@ pub(super) fn summary(queue: &Queue, name: &str, counts: &Counts, printer: &Prin
         line(json!({"worker": name, "counts": counts, "requests": ledger}));
         return Ok(());
     }
-    let Counts { completed, failed, cancelled, put_back, lost, recovered, .. } = counts;
+    let Counts { completed, failed, cancelled, requeued, lost, recovered, .. } = counts;
     line(format_args!(
-        "{completed} completed, {failed} failed, {cancelled} cancelled, {put_back} pending again, {lost} claims lost, \
+        "{completed} completed, {failed} failed, {cancelled} cancelled, {requeued} requeued, {lost} claims lost, \
          {recovered} recovered from crashed workers"
     ));
     line(format_args!("{} requests; cost on S3: US$ {:.6}", ledger.requests(), price(&ledger)));

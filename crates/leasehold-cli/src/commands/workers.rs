@@ -3,7 +3,7 @@
 use clap::Args;
 use futures::StreamExt;
 use leasehold_core::WorkerId;
-use leasehold_queue::{IdPurpose, LeaseInfo, LeaseState, ObjectQueue};
+use leasehold_queue::{LeaseInfo, LeaseState, ObjectQueue, WorkerLeaseKind};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub(crate) async fn run(queue: &ObjectQueue, args: &WorkersArgs, printer: &Print
     spinner.finish_and_clear();
     let mut seen: Vec<_> = seen
         .into_iter()
-        .map(|(worker, id_purpose, seen)| Row::new(worker, id_purpose, seen, &sizes))
+        .map(|(worker, lease_kind, seen)| Row::new(worker, lease_kind, seen, &sizes))
         .collect();
     if !are_more {
         seen.extend(inboxes_without_lease(&seen, &sizes));
@@ -48,7 +48,7 @@ pub(crate) async fn run(queue: &ObjectQueue, args: &WorkersArgs, printer: &Print
 /// One worker, with the size of its inbox, if it has one.
 struct Row {
     worker: WorkerId,
-    id_purpose: IdPurpose,
+    lease_kind: WorkerLeaseKind,
     /// `None` if there is an inbox without a lease.
     seen: Option<LeaseInfo>,
     inbox: Option<u64>,
@@ -57,13 +57,13 @@ struct Row {
 impl Row {
     fn new(
         worker: WorkerId,
-        id_purpose: IdPurpose,
+        lease_kind: WorkerLeaseKind,
         seen: LeaseInfo,
         sizes: &BTreeMap<WorkerId, u64>,
     ) -> Self {
         let size = sizes.get(&worker).copied().unwrap_or(0);
-        let inbox = (id_purpose == IdPurpose::Inbox).then_some(size);
-        Self { worker, id_purpose, seen: Some(seen), inbox }
+        let inbox = (lease_kind == WorkerLeaseKind::Inbox).then_some(size);
+        Self { worker, lease_kind, seen: Some(seen), inbox }
     }
 
     fn state(&self) -> LeaseState {
@@ -77,7 +77,7 @@ fn inboxes_without_lease(seen: &[Row], sizes: &BTreeMap<WorkerId, u64>) -> Vec<R
     let left = sizes.iter().filter(|(worker, _)| !is_named(worker));
     left.map(|(worker, size)| Row {
         worker: worker.clone(),
-        id_purpose: IdPurpose::Inbox,
+        lease_kind: WorkerLeaseKind::Inbox,
         seen: None,
         inbox: Some(*size),
     })
@@ -102,7 +102,7 @@ fn print(queue: &ObjectQueue, seen: &[Row], printer: &Printer) -> anyhow::Result
             let until = holder.and(lease).map(|lease| moment(lease.expires_at, now));
             vec![
                 (&row.worker).into(),
-                row.id_purpose.name().into(),
+                row.lease_kind.name().into(),
                 shards::state_cell(row.state(), state_name(row)),
                 lease.map_or("-".into(), |lease| lease.epoch.into()),
                 until.map_or("-".into(), Cell::from),
@@ -121,7 +121,7 @@ fn print_json(row: &Row) {
     let holder = row.seen.as_ref().and_then(LeaseInfo::holder);
     line(json!({
         "worker_id": row.worker,
-        "for": row.id_purpose.name(),
+        "for": row.lease_kind.name(),
         "state": state_name(row),
         "instance": lease.map(|lease| &lease.instance),
         "epoch": lease.map(|lease| lease.epoch),

@@ -324,8 +324,8 @@ pub(crate) const TABLE: &[Setting] = &[
         kind: SettingKind::Whole { from: 1, to: 36_500 },
         default: Some("30"),
         variable: "LEASEHOLD_PIECES_KEEP_DAYS",
-        help: "Minimum retention of published artifacts in days, including results of tasks. After that, `artifact prune` \
-               deletes them.",
+        help: "Retention of published artifacts in days, including results of tasks. After that, `artifact prune` deletes \
+               them. Publishing again renews it once half of it is over.",
     },
     Setting {
         name: "pieces.peers",

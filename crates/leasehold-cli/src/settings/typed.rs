@@ -73,7 +73,7 @@ pub(crate) struct PiecesSettings {
     /// `None` if it is unset and there is no home directory.
     pub(crate) cache: Option<PathBuf>,
     pub(crate) cache_bytes: u64,
-    /// Minimum retention of published artifacts.
+    /// Retention of published artifacts.
     pub(crate) keep: Duration,
     /// True if artifacts are fetched from peers too.
     pub(crate) peers: bool,

@@ -73,7 +73,7 @@ pub(crate) async fn killed_with_a_full_inbox(test_store: &mut TestStore, tasks: 
         test_store.command(&["worker", "--id", "dead", "--exec", "t=true", "--direct"]).output().unwrap();
     let stderr = String::from_utf8(report.stderr).unwrap();
     assert_eq!(report.status.code(), Some(75), "{stderr}");
-    assert!(stderr.contains("worker id \"dead\" is in use until "), "{stderr}");
+    assert!(stderr.contains("worker id `dead` is in use until "), "{stderr}");
     kill(dead);
     let first = test_store.worker("first", "t=true", &["--direct"]);
     while count(&queue, keys::OVERFLOW).await == 0 {

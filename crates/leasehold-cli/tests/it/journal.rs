@@ -136,7 +136,7 @@ fn while_a_worker_is_the_broker_other_processes_read_and_are_told_who_it_is() {
     assert!(refused.contains(&broker) && refused.ends_with("--- exit code 75"), "{refused}");
     worker.signal("-INT");
     let ended = worker.interrupt();
-    assert!(ended.contains("1 pending again"), "{ended}");
+    assert!(ended.contains("1 requeued"), "{ended}");
     assert_eq!(status(&fixture, &id), "pending");
     fixture.run(&["submit", "-t", "slow"]);
 }

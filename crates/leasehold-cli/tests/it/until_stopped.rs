@@ -420,7 +420,7 @@ fn a_worker_reports_what_its_stop_waits_for_and_a_second_interrupt_ends_it() {
         worker.until("stopping: 2 tasks may finish, for up to 30 s; a second Ctrl-C releases them");
         let printed = worker.interrupt();
         assert!(printed.contains("stopping now; running tasks are released"), "{printed}");
-        assert!(printed.contains("2 pending again"), "{printed}");
+        assert!(printed.contains("2 requeued"), "{printed}");
     }
 }
 
@@ -435,7 +435,7 @@ fn a_run_that_has_to_stop_kills_the_processes_of_its_program() {
     until(|| started().ends_with('\n'));
     let below = started().trim().to_owned();
     let printed = worker.interrupt();
-    assert!(printed.contains("1 pending again"), "{printed}");
+    assert!(printed.contains("1 requeued"), "{printed}");
     until(|| is_dead(&below));
 }
 

@@ -42,7 +42,7 @@ impl NodeNow {
         if self.bucket.is_some() { ClockSource::Bucket } else { ClockSource::Boot }
     }
 
-    /// Returns the current time by that clock.
+    /// Returns the current time by the clock of new timestamps ([`Self::clock`]).
     #[must_use]
     pub fn present(&self) -> Now {
         self.bucket.unwrap_or(Now::exactly(self.boot))

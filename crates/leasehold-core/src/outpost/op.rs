@@ -80,7 +80,7 @@ pub enum OpKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         max_attempts: Option<u32>,
     },
-    /// The task was released unused.
+    /// The task was released or snoozed: it is pending again, and the claim does not count as an attempt.
     Release {
         /// Id of the claim.
         lease_id: LeaseId,

@@ -87,7 +87,7 @@ impl SpoolFile {
         }
     }
 
-    /// Parses such a path; none for other files.
+    /// Parses a path below the folder of the queue; none for other files.
     #[must_use]
     pub fn parse(path: &str) -> Option<Self> {
         let (folder, name) = path.split_once('/')?;

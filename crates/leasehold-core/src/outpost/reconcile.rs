@@ -213,7 +213,7 @@ pub enum BucketWrite {
     Fail,
     /// Records the failed attempt together with a claim that is not in the bucket.
     FailOffline,
-    /// Releases the claim of this node unused.
+    /// Releases the claim of this node; it does not count as an attempt.
     Release,
     /// Schedules the task for later.
     Reschedule,

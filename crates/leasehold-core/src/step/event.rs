@@ -100,7 +100,7 @@ pub enum Event {
         /// Time at which it becomes available again.
         until: StoreTime,
     },
-    /// The worker releases the task unused.
+    /// The worker releases the task: it is pending again at once, and the claim does not count as an attempt.
     Release {
         /// Claim of the worker.
         lease_id: LeaseId,

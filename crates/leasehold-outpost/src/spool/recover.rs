@@ -16,17 +16,19 @@ use crate::disk::{self, Durable};
 pub struct Recovered {
     /// Unfinished changes that were finished.
     pub finished: u64,
-    /// Corrupt tasks that were moved to `failed/`.
-    pub unreadable: u64,
-    /// Number of removed temporary files of processes that have ended.
-    pub swept: u64,
+    /// Corrupt tasks that were moved to `failed/`. In JSON: `unreadable`.
+    #[serde(rename = "unreadable")]
+    pub corrupt: u64,
+    /// Number of deleted temporary files of processes that have ended. In JSON: `swept`.
+    #[serde(rename = "swept")]
+    pub deleted: u64,
 }
 
 impl Spool {
     /// Finishes the changes of processes that have crashed, and removes their temporary files. It is safe while other processes
     /// work: it skips what they have locked.
     pub fn recover(&self) -> Result<Recovered> {
-        let mut recovered = Recovered { swept: self.disk.sweep_tmp()?, ..Recovered::default() };
+        let mut recovered = Recovered { deleted: self.disk.sweep_tmp()?, ..Recovered::default() };
         self.restore_last_seq()?;
         for id in self.ids_in("pending")? {
             let is_under_way = self.folder_of(&id).join(CHANGE).exists();
@@ -35,7 +37,7 @@ impl Spool {
             }
             recovered.finished += u64::from(is_under_way);
             if let Some(folder) = self.locked_task(&id, disk::try_lock)? {
-                recovered.unreadable += u64::from(folder.record()?.is_none());
+                recovered.corrupt += u64::from(folder.record()?.is_none());
             }
         }
         self.recover_ends()?;

@@ -39,11 +39,11 @@ fn recovery_moves_corrupt_tasks_too() {
     let [torn, empty, good] = [(); 3].map(|()| test.spool.submit(order()).unwrap());
     fs::write(path(&test.spool, &SpoolFile::Task(torn)), "{").unwrap();
     fs::remove_file(path(&test.spool, &SpoolFile::Task(empty))).unwrap();
-    assert_eq!(test.spool.recover().unwrap().unreadable, 2);
+    assert_eq!(test.spool.recover().unwrap().corrupt, 2);
     assert_eq!([torn, empty, good].map(|id| places(&test.spool, &id)[0]), ["failed", "failed", "pending"]);
     let task = test.spool.get(&empty).unwrap().unwrap();
     assert_eq!(task.error.as_deref(), Some("task.json is missing"));
-    assert_eq!(test.spool.recover().unwrap().unreadable, 0);
+    assert_eq!(test.spool.recover().unwrap().corrupt, 0);
 }
 
 #[test]

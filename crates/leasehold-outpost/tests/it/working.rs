@@ -189,7 +189,7 @@ async fn a_task_that_fails_permanently_stays_for_an_operator() {
         .handle("never", async |_: Context, _: Value| Err::<(), _>(TaskError::Permanent("no".into())))
         .unwrap();
     let counts = worker.run_until_empty().await.unwrap();
-    assert_eq!((counts.started, counts.failed, counts.put_back), (3, 2, 1));
+    assert_eq!((counts.started, counts.failed, counts.requeued), (3, 2, 1));
     for (id, error) in [(often, "oh"), (at_once, "no")] {
         let (task, place) = node.get(&id);
         assert_eq!((task.error.as_deref(), place), (Some(error), "failed"));
@@ -233,7 +233,7 @@ async fn a_handler_that_has_lost_its_task_is_stopped_and_writes_nothing() {
     pass(secs(6)).await;
     assert_eq!(stops.load(Relaxed), 1);
     let counts = stop(at_work).await;
-    assert_eq!((counts.started, counts.lost, counts.put_back), (1, 1, 0));
+    assert_eq!((counts.started, counts.lost, counts.requeued), (1, 1, 0));
     assert_eq!(snapshot(node.spool.root()), before);
 }
 

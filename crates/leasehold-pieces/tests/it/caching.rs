@@ -201,7 +201,7 @@ async fn a_file_that_was_modified_on_the_disk_is_fetched_again() {
 async fn forge(cluster: &TestCluster, artifact: &ArtifactId, change: impl FnOnce(&mut Manifest)) {
     let mut manifest = cluster.node("publisher").manifest(artifact).await.unwrap();
     change(&mut manifest);
-    let body = ManifestRecord::Kept(manifest).write(artifact, HexName::from_random(1));
+    let body = ManifestRecord::Published(manifest).write(artifact, HexName::from_random(1));
     cluster.store.put(&keys::manifest(artifact), body, &When::Always).await.unwrap();
 }
 

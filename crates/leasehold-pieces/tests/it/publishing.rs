@@ -67,7 +67,7 @@ async fn a_worker_that_stops_while_it_publishes_leaves_no_parts_and_releases_the
         shutdown.abort();
     };
     let (counts, ()) = tokio::join!(worker.unwrap().run(shutdown.clone()), stop);
-    assert_eq!(counts.unwrap().put_back, 1);
+    assert_eq!(counts.unwrap().requeued, 1);
     assert_eq!(store.aborted.load(Relaxed), 1, "parts are left in the store");
     let task = queue.get(&id).await.unwrap();
     assert_eq!((task.status(), task.attempt), (Status::Pending, 0), "{:?}", task.error);

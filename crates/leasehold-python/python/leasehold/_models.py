@@ -65,7 +65,7 @@ class Change:
     attempt: int
     epoch: int
     why: str | None
-    """Error of a failed attempt: type and message of the exception, then its traceback."""
+    """Reason for the change. Error of a failed attempt: type and message of the exception, then its traceback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Checked:
     """Temporary objects of a killed `leasehold doctor`; a repair deletes them."""
     corrupt: tuple[str, ...]
     """Corrupt objects: key and reason. Use `leasehold quarantine` to move them away."""
-    healing: tuple[str, ...]
+    transient: tuple[str, ...]
     """Keys of transient objects, which running workers remove or replace."""
     repaired: int
 
@@ -187,7 +187,7 @@ class Counts:
     """Tasks that failed permanently."""
     cancelled: int
     put_back: int
-    """Tasks that are pending again: to be retried, snoozed or released."""
+    """Runs after which the task became pending again: to be retried, snoozed or released."""
     lost: int
     """Runs whose claim expired or was taken over before their result was recorded."""
     recovered: int

@@ -344,7 +344,8 @@ class Queue:
     async def purge(self, older_than: Seconds, statuses: Iterable[Status | str] = ()) -> Purged:
         """Removes tasks that have been final for at least `older_than`.
 
-        A task is marked first, and deleted by a purge at least a day later.
+        In the layout `objects` a task is marked first, and deleted by a purge at least a day later; in the layout
+        `journal` it is deleted at once.
 
         Args:
             older_than: Smallest age, in seconds or as a `timedelta`.
@@ -365,7 +366,7 @@ class Queue:
             dangling=tuple(report["dangling"]),
             leftover=tuple(report["leftover"]),
             corrupt=tuple(corrupt["reason"] for corrupt in report["corrupt"]),
-            healing=tuple(healing["key"] for healing in report["healing"]),
+            transient=tuple(entry["key"] for entry in report["healing"]),
             repaired=report["repaired"],
         )
 

@@ -6,7 +6,9 @@ use crate::check::Remedy;
 
 /// Adds the remedy to the error of a missing or corrupt part. Any other error is returned unchanged.
 pub(super) fn with_way_out(error: Error) -> Error {
-    if error.kind() != Kind::Corrupt || remedy(&error) == Remedy::Update {
+    // The error of an epoch file that has gone back says what to write into it.
+    let has_remedy = remedy(&error) == Remedy::Update || error.to_string().ends_with("into `epoch`");
+    if error.kind() != Kind::Corrupt || has_remedy {
         return error;
     }
     let message = format!(

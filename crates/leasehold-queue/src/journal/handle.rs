@@ -4,7 +4,7 @@
 //!   none ── request ──▶ opening ──▶ serving ── closed, superseded, or an outcome is unknown ──▶ ended ── request ──▶ opening
 //! ```
 //!
-//! It belongs to the queue, and ends with it. [`BrokerSlot::close`] ends it in order: what was decided is committed, and the
+//! It belongs to the queue, and ends with it. [`BrokerSlot::close`] shuts it down: what was decided is committed, and the
 //! lease is released. A queue that is dropped without that leaves its lease to expire, as a process that is killed does.
 
 use leasehold_core::journal::SettleRequest;
@@ -94,7 +94,10 @@ impl BrokerSlot {
                 Err(unsent) => request = unsent.0,
             }
         }
-        Err(Error::new(Kind::Unavailable, "the broker of this queue ends again and again; retry"))
+        Err(Error::new(
+            Kind::Unavailable,
+            format!("the broker of this queue stopped {STARTS_MAX} times; see the log, then retry"),
+        ))
     }
 
     /// Sends a request to the broker of this process, and waits for the answer; none if there is no broker that serves, or
@@ -159,7 +162,7 @@ impl BrokerSlot {
         running.as_ref().map(|running| running.line.clone()).filter(|line| !line.has_ended())
     }
 
-    /// Ends the broker of this process in order.
+    /// Shuts down the broker of this process.
     pub(super) async fn close(&self) {
         let Some(line) = self.current() else { return };
         // It may have ended by itself.
@@ -231,7 +234,11 @@ impl BrokerLink {
             Ok(OpenedQueue::Client(channel)) => {
                 stage.set(BrokerStage::Serving);
                 tracing::debug!(queue = %client.describe(), "connected to the broker of the queue");
-                serve_remotely(channel, received, client.host().clone()).await
+                let served = serve_remotely(channel, received, client.host().clone()).await;
+                if let Err(error) = &served {
+                    tracing::warn!(%error, "connection to the broker has ended, the next request finds or starts another");
+                }
+                return end(served);
             }
             Ok(OpenedQueue::Broker(journal, listener)) => {
                 stage.set(BrokerStage::Serving);
@@ -244,14 +251,15 @@ impl BrokerLink {
                 }
             }
         };
-        match served {
-            Ok(()) => BrokerEnd::Closed,
-            Err(error) => {
-                tracing::warn!(%error, "broker has stopped");
-                BrokerEnd::Stopped(error.to_string())
-            }
+        if let Err(error) = &served {
+            tracing::warn!(%error, "broker has stopped, the next request finds or starts another");
         }
+        end(served)
     }
+}
+
+fn end(served: Result<()>) -> BrokerEnd {
+    served.map_or_else(|error| BrokerEnd::Stopped(error.to_string()), |()| BrokerEnd::Closed)
 }
 
 impl BrokerLine {

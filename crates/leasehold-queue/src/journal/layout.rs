@@ -42,7 +42,7 @@ impl QueueLayout for JournalQueue {
     }
 
     fn unsupported(&self, operation: &str) -> Error {
-        Error::invalid(format!("a queue with layout journal cannot {operation}"))
+        Error::invalid(format!("a queue with the layout `journal` cannot {operation}"))
     }
 
     fn meta(&self) -> Option<&QueueMeta> {

@@ -280,7 +280,7 @@ pub(super) fn apply(
     mut on_record: impl FnMut(&JournalRecord),
 ) -> Result<()> {
     if let Some(Fence { trusted_until, at }) = commit.header.fence {
-        if breaks("unheard-extended") {
+        if breaks("unrenewed-extended") {
             hear_all(state, at)?;
         }
         state.fence(at, trusted_until);

@@ -44,7 +44,7 @@ pub(super) enum BrokerRequest {
     Watch { id: TaskId, rev: u64, answer: oneshot::Sender<()> },
     /// Answers the waiting claims of a source at once, because its worker wants no more.
     StopClaims { source: HexName },
-    /// Ends the broker in order.
+    /// Shuts the broker down: it commits what was decided, and releases its lease.
     Close,
 }
 

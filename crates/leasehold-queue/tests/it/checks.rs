@@ -2,7 +2,7 @@
 
 use leasehold_core::new_task::Start;
 use leasehold_core::{Index, Kind, NewTask, Status};
-use leasehold_queue::check::{CorruptObject, Healing, Remedy};
+use leasehold_queue::check::{CorruptObject, Remedy, TransientObject};
 use leasehold_queue::{Keep, QueueLayout, read_lease};
 use leasehold_store::{Store, Verb, When};
 
@@ -90,16 +90,16 @@ async fn an_entry_without_a_task_heals_in_time_and_is_repaired_by_the_rules() {
     for repair in [false, true] {
         let checked = world.queue.check(repair).await.unwrap();
         assert_eq!((checked.dangling.len(), checked.repaired), (0, 0), "the producer may just be slow");
-        let [Healing { by, reason, .. }] = &checked.healing[..] else { panic!("{checked:?}") };
+        let [TransientObject { by, reason, .. }] = &checked.transient[..] else { panic!("{checked:?}") };
         assert!(*by > written.plus(mins(30)) && *by <= written.plus(mins(36)), "{by}");
         assert_eq!(*reason, "its task does not exist yet");
     }
     world.advance(mins(30) + secs(1));
     let checked = world.queue.check(false).await.unwrap();
-    assert_eq!((checked.dangling.len(), checked.healing.len()), (0, 1), "workers have some minutes for it");
+    assert_eq!((checked.dangling.len(), checked.transient.len()), (0, 1), "workers have some minutes for it");
     world.advance(mins(6));
     let checked = world.queue.check(false).await.unwrap();
-    assert_eq!((checked.dangling.len(), checked.healing.len()), (1, 0), "no worker was there");
+    assert_eq!((checked.dangling.len(), checked.transient.len()), (1, 0), "no worker was there");
     let checked = world.queue.check(true).await.unwrap();
     assert_eq!((checked.dangling.len(), checked.repaired), (1, 1));
     let checked = world.queue.check(true).await.unwrap();
@@ -112,7 +112,7 @@ async fn a_repair_removes_an_entry_as_soon_as_its_grace_is_over() {
     let world = World::new().await;
     Ready::prepare(&world, Operation::Bury).await;
     let checked = world.queue.check(true).await.unwrap();
-    assert_eq!((checked.dangling.len(), checked.repaired, checked.healing.len()), (1, 1, 0));
+    assert_eq!((checked.dangling.len(), checked.repaired, checked.transient.len()), (1, 1, 0));
 }
 
 /// The entry of an unfinished change stays as long as its task waits: it is no fault, and needs no repair.
@@ -125,7 +125,7 @@ async fn an_entry_ahead_of_a_pending_task_is_no_fault() {
     world.advance(hours(2));
     let checked = world.queue.check(true).await.unwrap();
     assert_eq!(
-        (checked.repairable(), checked.corrupt.len(), checked.healing.len()),
+        (checked.repairable(), checked.corrupt.len(), checked.transient.len()),
         (0, 0, 0),
         "{checked:?}"
     );
@@ -161,14 +161,14 @@ async fn garbage_below_every_prefix_is_reported() {
     let mut corrupt = keys_of(&checked.corrupt);
     corrupt.sort_unstable();
     assert_eq!(corrupt, expected);
-    let mut healing: Vec<_> = checked.healing.iter().map(|healing| healing.key.as_str()).collect();
-    healing.sort_unstable();
-    assert_eq!(healing, heals, "its next holder or writer replaces it");
+    let mut transient: Vec<_> = checked.transient.iter().map(|object| object.key.as_str()).collect();
+    transient.sort_unstable();
+    assert_eq!(transient, heals, "its next holder or writer replaces it");
     assert_eq!((checked.repairable(), checked.others), (0, 14), "{checked:?}");
 
     world.advance(hours(25));
     let checked = world.queue.check(true).await.unwrap();
-    assert_eq!((checked.corrupt.len(), checked.healing.len()), (expected.len() + heals.len(), 0));
+    assert_eq!((checked.corrupt.len(), checked.transient.len()), (expected.len() + heals.len(), 0));
     assert_eq!((checked.leftover, checked.repaired), (vec!["probe/p/x".to_owned()], 1));
 
     for corrupt in checked.corrupt {
@@ -176,7 +176,7 @@ async fn garbage_below_every_prefix_is_reported() {
         world.queue.quarantine(&corrupt.key, Keep::Copy).await.unwrap();
     }
     let checked = world.queue.check(false).await.unwrap();
-    assert_eq!((checked.repairable(), checked.corrupt, checked.healing), (0, vec![], vec![]));
+    assert_eq!((checked.repairable(), checked.corrupt, checked.transient), (0, vec![], vec![]));
 }
 
 #[tokio::test]
@@ -211,7 +211,7 @@ async fn a_corrupt_task_can_be_quarantined() {
     assert_eq!(world.queue.check(false).await.unwrap().corrupt, vec![]);
     recover(&world, LONG, "quarantined").await;
     let checked = world.queue.check(false).await.unwrap();
-    assert_eq!((checked.repairable(), checked.entries, checked.healing), (0, 0, vec![]));
+    assert_eq!((checked.repairable(), checked.entries, checked.transient), (0, 0, vec![]));
 
     for refused in [key, key_of(&healthy), "queue.json".into(), "tasks/no/such".into()] {
         let error = world.queue.quarantine(&refused, Keep::Copy).await.unwrap_err();

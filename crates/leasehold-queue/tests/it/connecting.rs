@@ -52,11 +52,11 @@ async fn a_description_that_cannot_be_used_is_refused_and_kept() {
     for (body, word) in [
         ("{".to_owned(), "failed to read queue.json"),
         ("null".to_owned(), "failed to read queue.json"),
-        (newer.to_string(), "format 2 is not supported, only up to 1; use a newer version of this program"),
+        (newer.to_string(), "format 2 is not supported, only up to 1; upgrade leasehold"),
         (wide.to_string(), "failed to read queue.json"),
         (
             unknown.to_string(),
-            "layout `columns` is not supported, only `objects` and `journal`; use a newer version of this program",
+            "layout `columns` is not supported, only `objects` and `journal`; upgrade leasehold",
         ),
     ] {
         world.overwrite("queue.json", body.clone()).await;
@@ -82,7 +82,10 @@ async fn a_queue_is_created_with_the_layout_that_is_wanted_and_keeps_it() {
     let any = open(&store, None).await.unwrap();
     assert_eq!(any.objects().unwrap_err().kind(), Kind::Invalid);
     let error = open(&store, Some(LayoutName::Objects)).await.unwrap_err();
-    assert_eq!(error.to_string(), "layout objects is required, but this queue has layout journal");
+    assert_eq!(
+        error.to_string(),
+        "this queue has the layout `journal`, not `objects`; open it without a layout, or use another store"
+    );
     let error = ObjectQueue::connect(client(&world, store.clone())).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid);
     assert_eq!(audit::value(&world.store, "queue.json").await.unwrap().get("layout"), None, "the default");

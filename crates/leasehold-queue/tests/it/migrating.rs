@@ -49,7 +49,7 @@ async fn every_task_moves_with_its_history_and_back_again() {
     let every = Every::new(&world).await;
     for len in [2, 4, 1] {
         let told = migrate(&reconnected(&world).await.queue, len).await.unwrap();
-        assert_eq!((told.moved, told.sweep_after, told.corrupt), (6, None, vec![]));
+        assert_eq!((told.moved, told.old_keys_deleted_after, told.corrupt), (6, None, vec![]));
         every.assert_there(&world.store, len.into(), &format!("to {len}")).await;
         let meta = audit::value(&world.store, "queue.json").await.unwrap();
         assert_eq!((&meta["shard_prefix_len"], &meta["migrating"]), (&json!(len), &json!(null)));
@@ -404,13 +404,13 @@ async fn a_dry_run_reports_the_plan_and_writes_nothing() {
     let before = audit::keys(&world.store, "").await;
     let (queue, stage) = world.staged().await;
     let plan = queue.plan_migration(2).await.unwrap();
-    assert_eq!((plan.tasks, plan.there, plan.entries, plan.under_way), (6, 0, 3, None));
+    assert_eq!((plan.tasks, plan.already_moved, plan.entries, plan.in_progress), (6, 0, 3, None));
     assert!(stage.asked().iter().all(|asked| [Verb::Get, Verb::List].contains(&asked.verb)));
     assert_eq!(audit::keys(&world.store, "").await, before);
     switch(&world.queue, 2).await.unwrap();
     let plan = queue.plan_migration(2).await.unwrap();
     assert!(
-        plan.under_way.unwrap().starts_with("the keys of shard_prefix_len 1, in use until"),
+        plan.in_progress.unwrap().starts_with("the keys of shard_prefix_len 1, in use until"),
         "to be removed"
     );
 }

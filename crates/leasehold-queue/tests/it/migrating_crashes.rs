@@ -183,7 +183,7 @@ async fn abort_with_fault(case: FaultCase) {
         stage.apply_late().await;
     }
     match abort(&next).await {
-        Ok(told) => assert_eq!(told.sweep_after, None),
+        Ok(told) => assert_eq!(told.old_keys_deleted_after, None),
         Err(error) => assert_eq!(error.to_string(), "no migration is in progress", "{context}"),
     }
     if case.landing == Landing::Swept && !is_late(&world, sent) {

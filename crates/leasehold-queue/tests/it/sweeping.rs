@@ -59,7 +59,7 @@ async fn a_task_that_arrives_after_its_tombstone_is_refused() {
     let raw = world.raw(&id).await.unwrap();
     assert!(is_tombstone(&raw), "{raw}");
     let refused = world.queue.retry(&id).await.unwrap();
-    assert!(matches!(refused, Transition::Rejected(leasehold_core::Rejected::Tombstone, _)));
+    assert!(matches!(refused, Transition::Rejected(leasehold_core::Rejected::Tombstone(_), _)));
 }
 
 #[tokio::test]

@@ -1,10 +1,10 @@
 //! Checks on the raw objects of artifacts, and on the promises about them.
 //!
-//! * A manifest in state *kept* or *leaving* has its data, complete.
-//! * Data is deleted only while the manifest is *closing*, and so is the manifest.
+//! * A manifest in state *published* or *expired* has its data, complete.
+//! * Data is deleted only while the manifest is *deleting*, and so is the manifest.
 //! * A task is completed only when its results exist. These, and every artifact that a publisher was
 //!   promised, stay for half of the requested retention (a younger manifest is not written again), and for
-//!   the day in state *leaving*.
+//!   the day in state *expired*.
 
 use leasehold_core::{ArtifactId, Artifacts, StoreTime, keys};
 use serde_json::Value;
@@ -18,7 +18,7 @@ use crate::queue::raw::{Raw, task_id};
 use crate::world::World;
 
 /// Time in which an artifact can still be read after its retention.
-const LEAVING: Duration = Duration::from_hours(24);
+const EXPIRED_PERIOD: Duration = Duration::from_hours(24);
 
 /// Maximum time between the publication of a result and the completion of its task: a few renewals.
 const SLACK: Duration = Duration::from_mins(30);
@@ -48,11 +48,11 @@ struct Observed {
 /// Counts of what has happened, to verify that it does.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct EventCounts {
-    pub(super) leaving: u64,
-    pub(super) closing: u64,
+    pub(super) expired: u64,
+    pub(super) deleting: u64,
     pub(super) removed: u64,
-    /// Artifacts that were leaving, and were published again.
-    pub(super) back: u64,
+    /// Artifacts that were expired or being deleted, and were published again.
+    pub(super) published_again: u64,
     pub(super) staged: u64,
     pub(super) fetched: u64,
     pub(super) torn: u64,
@@ -75,7 +75,7 @@ impl ArtifactChecker {
     }
 
     fn promise(&self, artifact: &ArtifactId, keep: Duration) {
-        let until = self.now().plus((keep / 2 + LEAVING).saturating_sub(SLACK));
+        let until = self.now().plus((keep / 2 + EXPIRED_PERIOD).saturating_sub(SLACK));
         let mut observed = self.observed();
         let known = observed.promised.entry(artifact.clone()).or_insert(until);
         *known = until.max(*known);
@@ -114,7 +114,7 @@ impl ArtifactChecker {
         }
         let Some(artifact) = manifest.or(data.clone()) else { return Ok(()) };
         let before = state(&artifact, objects);
-        if data.is_some() && change.after.is_none() && before != "closing" && self.is_time_reliable() {
+        if data.is_some() && change.after.is_none() && before != "deleting" && self.is_time_reliable() {
             return Err(format!("files: the data of {artifact} was deleted while it was {before}"));
         }
         self.check_artifact(&artifact, objects)
@@ -122,23 +122,29 @@ impl ArtifactChecker {
 
     fn manifest_changed(&self, artifact: &ArtifactId, change: &BucketChange) -> Result<(), String> {
         let read = |stored: &Option<_>| {
-            stored.as_ref().map(Raw::read).transpose().map(|raw| raw.map(|raw| raw.text("state").to_owned()))
+            stored
+                .as_ref()
+                .map(Raw::read)
+                .transpose()
+                .map(|raw| raw.map_or("nothing", |raw| state_name(&raw)))
         };
         let (before, after) = (read(&change.before)?, read(&change.after)?);
-        let (before, after) = (before.as_deref().unwrap_or("nothing"), after.as_deref().unwrap_or("nothing"));
         let is_allowed = match (before, after) {
-            (_, "kept") | ("kept", "leaving") | ("leaving" | "closing" | "nothing", "closing") => true,
-            (before, "nothing") => before == "closing",
+            (_, "published")
+            | ("published", "expired")
+            | ("expired" | "deleting" | "nothing", "deleting") => true,
+            (before, "nothing") => before == "deleting",
             _ => false,
         };
         if !is_allowed && self.is_time_reliable() {
             return Err(format!("files: the manifest of {artifact} went from {before} to {after}"));
         }
         self.count(|counts| {
-            counts.leaving += u64::from(after == "leaving");
-            counts.closing += u64::from(after == "closing");
+            counts.expired += u64::from(after == "expired");
+            counts.deleting += u64::from(after == "deleting");
             counts.removed += u64::from(after == "nothing");
-            counts.back += u64::from(after == "kept" && matches!(before, "leaving" | "closing"));
+            counts.published_again +=
+                u64::from(after == "published" && matches!(before, "expired" | "deleting"));
         });
         Ok(())
     }
@@ -154,7 +160,7 @@ impl ArtifactChecker {
         if data.is_some() && !is_whole {
             return Err(format!("files: the data of {artifact} does not match its hash"));
         }
-        let is_readable = matches!(state.as_str(), "kept" | "leaving");
+        let is_readable = matches!(state, "published" | "expired");
         if is_readable && !is_whole {
             return Err(format!("files: {artifact} is {state} but has no data"));
         }
@@ -215,7 +221,17 @@ impl ArtifactChecker {
 }
 
 /// Returns the state in an artifact's manifest, by the raw object.
-fn state(artifact: &ArtifactId, objects: &BucketObjects) -> String {
+fn state(artifact: &ArtifactId, objects: &BucketObjects) -> &'static str {
     let manifest = objects.get(&keys::manifest(artifact)).and_then(|stored| Raw::read(stored).ok());
-    manifest.map_or_else(|| "gone".to_owned(), |manifest| manifest.text("state").to_owned())
+    manifest.map_or("gone", |manifest| state_name(&manifest))
+}
+
+/// Returns the documented name of the state in a manifest; the record has older words.
+fn state_name(manifest: &Raw) -> &'static str {
+    match manifest.text("state") {
+        "kept" => "published",
+        "leaving" => "expired",
+        "closing" => "deleting",
+        _ => "unknown",
+    }
 }

@@ -93,7 +93,7 @@ impl Fixture {
         fixture
     }
 
-    fn run_until_closing(&mut self, with_data: bool) {
+    fn run_until_deleting(&mut self, with_data: bool) {
         let (bucket, artifact) = (self.world.bucket_handle(), self.artifact.clone());
         let is_so = || {
             bucket.with_objects(|objects| {
@@ -129,7 +129,7 @@ fn a_pruner_that_was_paused_removes_nothing_afterwards() {
         for with_its_clock in [true, false] {
             let mut fixture = Fixture::past_retention(1);
             let pruner = fixture.prune(Duration::ZERO);
-            fixture.run_until_closing(with_data);
+            fixture.run_until_deleting(with_data);
             if with_its_clock {
                 pruner.machine().miss(HOUR * 3);
             }
@@ -148,7 +148,7 @@ fn a_file_that_is_published_while_the_rest_of_it_is_removed_is_whole() {
     for seed in crate::seeds(0..200) {
         let mut fixture = Fixture::past_retention(seed);
         let pruner = fixture.prune(Duration::ZERO);
-        fixture.run_until_closing(seed % 2 == 0);
+        fixture.run_until_deleting(seed % 2 == 0);
         fixture.world.executor().kill(pruner.process());
         fixture.run_for(DAY);
         fixture.prune(Duration::from_millis(500));

@@ -152,7 +152,7 @@ impl RawTasks {
         }
     }
 
-    /// Applies a fence: claims that were heard are extended (rules C4 and C5).
+    /// Applies a fence: claims that were made or renewed since the last one (`heard`) are extended (rules C4 and C5).
     pub(super) fn fence(&mut self, fence: RawFence) {
         for task in self.tasks.values_mut().filter(|task| task.now().status() == "running") {
             if std::mem::take(&mut task.is_heard) {

@@ -279,7 +279,9 @@ fn the_models_are_documented() {
         writeln!(text, "| {title} | {} | {} |", run.states, run.depth).unwrap();
     }
     text.push_str(
-        "\n## Counterexamples\n\nThe shortest violation when one rule is left out and all others hold.\n",
+        "\n## Counterexamples\n\nThe shortest violation when one rule is left out and all others hold; its last step \
+         violates the property. The rules of the index are numbered as in [queue.md](queue.md), those of the journal as in \
+         [journal.md](journal.md).\n",
     );
     let lease = lease::LeaseRule::ALL.map(|rule| ("The lease", rule.description(), lease_without(rule)));
     let index = index::IndexRule::ALL.map(|rule| ("The index", rule.description(), index_without(rule)));

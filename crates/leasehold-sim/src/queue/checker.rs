@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::checks;
 use super::planned_submit::KEY_LIFETIME;
 use super::raw::{Raw, RawEntry, minute, shard_digits, task_id};
-use super::task_keys::{ChangeContext, RawLayout, RawTaskObject, TaskEffect, TaskObjects};
+use super::task_keys::{ChangeContext, RawQueueMeta, RawTaskObject, TaskEffect, TaskObjects};
 use crate::bucket::{BucketChange, SimBucket, StoredObject};
 use crate::executor::{Executor, ProcessId};
 
@@ -35,7 +35,7 @@ struct Observed {
     tasks: BTreeMap<String, Raw>,
     /// Keys at which each task exists.
     objects: BTreeMap<String, TaskObjects>,
-    layout: RawLayout,
+    meta: RawQueueMeta,
     moves: u64,
     /// Tasks that are not final.
     open: BTreeSet<String>,
@@ -116,7 +116,7 @@ impl QueueChecker {
             return Ok(());
         } else if change.key == "queue.json" {
             let after = change.after.as_ref().ok_or("P1: queue.json was deleted")?;
-            return observed.layout_changed(after, self.now());
+            return observed.meta_changed(after, self.now());
         } else {
             return Ok(());
         };
@@ -138,11 +138,13 @@ impl QueueChecker {
                 if observed.tasks.get(&name).is_none_or(Raw::is_tombstone) {
                     return Err(format!("P1: task {name} was acknowledged, but does not exist"));
                 }
-                let len = observed.layout.len;
+                let len = observed.meta.len;
                 if !observed.objects.get(&name).is_some_and(|objects| objects.is_at(len))
-                    && observed.layout.is_not_migrating()
+                    && observed.meta.is_not_migrating()
                 {
-                    return Err(format!("P8: task {name} was acknowledged in a layout that no client reads"));
+                    return Err(format!(
+                        "P8: task {name} was acknowledged at a key of a shard length that no client reads"
+                    ));
                 }
                 observed.acknowledged.push(submitted.id);
                 let Some(key) = key else { return Ok(()) };
@@ -284,13 +286,13 @@ impl QueueChecker {
         }
         let left: Vec<_> = observed.entries.values().flatten().collect();
         if !jumped && !left.is_empty() {
-            return Err(format!("P9: entries are left over: {left:?}"));
+            return Err(format!("P9: entries are left over: {}", describe(left.into_iter())));
         }
         if let Some((id, objects)) =
-            observed.objects.iter().find(|(_, objects)| objects.has_other_length(observed.layout.len))
+            observed.objects.iter().find(|(_, objects)| objects.has_other_length(observed.meta.len))
             && !jumped
         {
-            return Err(format!("P8: an object of task {id} is left over: {objects:?}"));
+            return Err(format!("P8: an object of task {id} is left over: {objects}"));
         }
         let mut counts = BTreeMap::<&str, u32>::new();
         for task in observed.tasks.values() {
@@ -317,8 +319,8 @@ impl Observed {
         object: Option<RawTaskObject>,
         (at, now): (Duration, Option<i64>),
     ) -> CheckResult {
-        let (layout, jumped, task) = (&self.layout, now.is_none(), self.tasks.get(id));
-        let context = ChangeContext { layout, now: at, jumped, task };
+        let (meta, jumped, task) = (&self.meta, now.is_none(), self.tasks.get(id));
+        let context = ChangeContext { meta, now: at, jumped, task };
         let new = match self.objects.entry(id.to_owned()).or_default().change(len, object, &context)? {
             TaskEffect::Same => return Ok(()),
             TaskEffect::Gone => {
@@ -357,11 +359,11 @@ impl Observed {
     }
 
     /// Checks that at the switch every acknowledged task is at its new key, and covered there.
-    fn layout_changed(&mut self, after: &StoredObject, at: Duration) -> CheckResult {
-        if !self.layout.change(after, at)? {
+    fn meta_changed(&mut self, after: &StoredObject, at: Duration) -> CheckResult {
+        if !self.meta.change(after, at)? {
             return Ok(());
         }
-        let len = self.layout.len;
+        let len = self.meta.len;
         for (id, objects) in &self.objects {
             if let Some(left) = objects.left_by_switch(len) {
                 return Err(format!("P8: task {id} is still at its old key after the switch: {}", left.0));
@@ -378,7 +380,7 @@ impl Observed {
 
     /// Returns whether a task is at a key that no migration lists.
     fn is_left_behind(&self, id: &str) -> bool {
-        self.objects.get(id).is_some_and(|objects| !objects.is_at(self.layout.len))
+        self.objects.get(id).is_some_and(|objects| !objects.is_at(self.meta.len))
     }
 
     fn task_changed(&mut self, id: &str, new: &Raw, now: Option<i64>) -> CheckResult {
@@ -432,6 +434,15 @@ impl Observed {
             return Ok(());
         }
         let status = task.status();
-        Err(format!("P5: {status} task {id} at rev {rev}, due {due}, has only {entries:?}"))
+        let entries = describe(entries.into_iter().flatten());
+        Err(format!(
+            "P5: {status} task {id} has no entry that covers rev {rev}, due {due}; its entries: {entries}"
+        ))
     }
+}
+
+/// Describes index entries for a message.
+fn describe<'a>(entries: impl Iterator<Item = &'a RawEntry>) -> String {
+    let entries: Vec<_> = entries.map(ToString::to_string).collect();
+    if entries.is_empty() { "none".to_owned() } else { entries.join(", ") }
 }

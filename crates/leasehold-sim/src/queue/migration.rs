@@ -23,7 +23,7 @@ const REST: Duration = Duration::from_secs(3);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BrokenMigrationRule {
     /// Clients never read the number of shards again.
-    LayoutNeverReread,
+    ShardLengthNeverReread,
     /// Tasks are moved before all clients have read the announcement.
     MigrationDoesNotWait,
     /// Leftovers are removed before all delayed writes have arrived.
@@ -64,7 +64,7 @@ impl Migration {
         let jumps = rng.happens(3_333);
         world.change_faults(|faults| {
             faults.late *= 3;
-            faults.troubles.date_jump *= u64::from(jumps);
+            faults.process_faults.date_jump *= u64::from(jumps);
         });
         let (from, to) = if rng.happens(5_000) { (1, 2) } else { (2, 1) };
         let goals = match rng.below(5) {
@@ -79,7 +79,7 @@ impl Migration {
     /// Configuration of a client that connected before the migration began.
     pub(super) fn config(&self) -> QueueConfig {
         let usual = QueueConfig { shard_prefix_len: Some(self.from), ..QueueConfig::default() };
-        if self.broken != Some(BrokenMigrationRule::LayoutNeverReread) {
+        if self.broken != Some(BrokenMigrationRule::ShardLengthNeverReread) {
             return usual;
         }
         let day = Duration::from_hours(24);
@@ -95,7 +95,7 @@ impl Migration {
             Some(BrokenMigrationRule::LeftoversDeletedAtOnce) => {
                 MigrateOptions { grace: Duration::ZERO, ..usual }
             }
-            Some(BrokenMigrationRule::LayoutNeverReread) | None => usual,
+            Some(BrokenMigrationRule::ShardLengthNeverReread) | None => usual,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use leasehold_core::StoreTime;
 use serde_json::Value;
+use std::fmt;
 
 use crate::bucket::StoredObject;
 
@@ -89,6 +90,14 @@ impl RawEntry {
         let rev = rev.parse().ok()?;
         let (shard, minute) = (shard.to_owned(), minute.to_owned());
         Some(Self { shard, id: id.to_owned(), rev, minute, index })
+    }
+}
+
+impl fmt::Display for RawEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { shard, id, rev, minute, index } = self;
+        let shard = if shard.is_empty() { String::new() } else { format!(" shard {shard}") };
+        write!(f, "{index}{shard} of task {id} at rev {rev}, due {minute}")
     }
 }
 

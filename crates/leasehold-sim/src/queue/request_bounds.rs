@@ -6,6 +6,7 @@
 use leasehold_core::keys;
 use leasehold_store::{Client, Purpose, Snapshot, Verb};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::raw::{Raw, task_id};
@@ -22,6 +23,16 @@ pub(super) struct OperationCounts {
     later: u64,
     /// Number of idempotency records created.
     keys: u64,
+}
+
+impl fmt::Display for OperationCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (event, count) in &self.events {
+            write!(f, "{count} × {event}, ")?;
+        }
+        let Self { renewals, pending, later, keys, .. } = self;
+        write!(f, "{renewals} renewals, {pending} × pending ({later} with a later time), {keys} keys created")
+    }
 }
 
 /// Counts operations. Clones count together.
@@ -60,7 +71,9 @@ impl OperationCounter {
             let made = requests_made(&spent, purpose, verb);
             let name = format!("{} {}s", purpose.name(), verb.name());
             if made > most {
-                return Err(format!("requests: {made} {name}, but at most {most} are allowed: {counts:?}"));
+                return Err(format!(
+                    "requests: {made} {name}, but at most {most} are allowed, after {counts}"
+                ));
             }
         }
         Ok(())

@@ -7,6 +7,7 @@
 
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use super::raw::Raw;
@@ -28,7 +29,7 @@ pub(super) enum RawTaskObject {
 
 /// `queue.json`, by its raw object.
 #[derive(Debug, Clone, Default)]
-pub(super) struct RawLayout {
+pub(super) struct RawQueueMeta {
     pub(super) len: usize,
     migrating: Option<(usize, String)>,
     left: Option<(usize, bool)>,
@@ -50,6 +51,28 @@ pub(super) enum TaskEffect {
     Gone,
 }
 
+impl fmt::Display for RawTaskObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RawTaskObject::Task(raw) => write!(f, "task {}", raw.0),
+            RawTaskObject::Marker(raw) => write!(f, "forwarding marker of {}", raw.0),
+        }
+    }
+}
+
+impl fmt::Display for RawQueueMeta {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "shard length {}", self.len)?;
+        if let Some((to, phase)) = &self.migrating {
+            write!(f, ", a migration to {to} ({phase})")?;
+        }
+        if let Some((left, is_swept)) = self.left {
+            write!(f, ", {} keys of length {left}", if is_swept { "deleted" } else { "old" })?;
+        }
+        Ok(())
+    }
+}
+
 impl RawTaskObject {
     pub(super) fn read(stored: &StoredObject) -> Result<Self, String> {
         let Raw(value) = Raw::read(stored)?;
@@ -60,7 +83,7 @@ impl RawTaskObject {
     }
 }
 
-impl RawLayout {
+impl RawQueueMeta {
     /// Records a change of `queue.json`. Returns whether the length has changed.
     pub(super) fn change(&mut self, stored: &StoredObject, now: Duration) -> Result<bool, String> {
         let Raw(new) = Raw::read(stored)?;
@@ -68,7 +91,7 @@ impl RawLayout {
         let len = length(&new["shard_prefix_len"]).ok_or("queue.json has no shard_prefix_len")?;
         let switches = self.len != 0 && self.len != len;
         if switches && self.migrating.as_ref().is_none_or(|(to, phase)| *to != len || phase != "moving") {
-            return Err(format!("P8: the length changed to {len} from {self:?}"));
+            return Err(format!("P8: the shard length changed to {len} from {self}"));
         }
         self.switched_at = if switches { Some(now) } else { self.switched_at };
         self.len = len;
@@ -113,12 +136,19 @@ pub(super) struct TaskObjects(BTreeMap<usize, RawTaskObject>);
 
 /// Context of a change.
 pub(super) struct ChangeContext<'a> {
-    pub(super) layout: &'a RawLayout,
+    pub(super) meta: &'a RawQueueMeta,
     pub(super) now: Duration,
     /// True if the store's time has jumped: no grace period holds.
     pub(super) jumped: bool,
     /// Record of the task before the change, if it existed.
     pub(super) task: Option<&'a Raw>,
+}
+
+impl fmt::Display for TaskObjects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let objects = self.0.iter().map(|(len, object)| format!("{object} at a key of {len} digits"));
+        f.write_str(&objects.collect::<Vec<_>>().join(", "))
+    }
 }
 
 impl TaskObjects {
@@ -138,10 +168,10 @@ impl TaskObjects {
             (Some(before), None) => removed(&before, elsewhere, context),
             (None, None) => Ok(TaskEffect::Same),
             (before, Some(RawTaskObject::Marker(record))) => {
-                if !context.layout.may_hold_marker(len) {
+                if !context.meta.may_hold_marker(len) {
                     return Err(format!(
-                        "P8: a forwarding marker at a key of {len} digits under {:?}",
-                        context.layout
+                        "P8: a forwarding marker at a key of {len} digits under {}",
+                        context.meta
                     ));
                 }
                 marked(before, record, len, context)
@@ -150,10 +180,10 @@ impl TaskObjects {
                 if new.text("shard").len() != len {
                     return Err(format!("P8: shard {} at a key of {len} digits", new.text("shard")));
                 }
-                if !context.layout.may_write(len, context.now) {
-                    let at = context.layout.switched_at;
+                if !context.meta.may_write(len, context.now) {
+                    let at = context.meta.switched_at.unwrap_or_default().as_secs_f64();
                     return Err(format!(
-                        "P8: written at a key of {len} digits, which the queue left at {at:?}"
+                        "P8: written at a key of {len} digits, which the queue left at {at:.6}"
                     ));
                 }
                 written(before, elsewhere, new, len, context)
@@ -220,7 +250,8 @@ fn marked(
     context: &ChangeContext,
 ) -> Result<TaskEffect, String> {
     let Some(RawTaskObject::Task(old)) = before else {
-        return Err(format!("P8: a forwarding marker replaced {before:?}"));
+        let before = before.map_or_else(|| "nothing".to_owned(), |before| before.to_string());
+        return Err(format!("P8: a forwarding marker replaced {before}"));
     };
     let without = |raw: &Raw| {
         let mut value = raw.0.clone();
@@ -265,10 +296,10 @@ fn written(
     }
     let Some(elsewhere) = elsewhere else { return Ok(TaskEffect::Changed(new)) };
     let shares_key = new.submit().is_none() || new.is_tombstone();
-    if new.number("rev") != 1 || !context.jumped && (!shares_key || context.layout.is_swept()) {
-        return Err(format!("P8: the task exists twice: as {elsewhere:?}, and as {}", new.0));
+    if new.number("rev") != 1 || !context.jumped && (!shares_key || context.meta.is_swept()) {
+        return Err(format!("P8: the task exists twice: as {elsewhere}, and as {}", new.0));
     }
     let is_removed =
-        matches!(elsewhere, RawTaskObject::Task(old) if old.number("rev") == 1) && len == context.layout.len;
+        matches!(elsewhere, RawTaskObject::Task(old) if old.number("rev") == 1) && len == context.meta.len;
     Ok(if is_removed { TaskEffect::Stray(new) } else { TaskEffect::Same })
 }

@@ -42,7 +42,7 @@ impl Upkeep {
         }
         // After a jump of the store's time no grace period holds.
         let jumps = world.rng("upkeep").happens(3_333);
-        world.change_faults(|faults| faults.troubles.date_jump *= u64::from(jumps));
+        world.change_faults(|faults| faults.process_faults.date_jump *= u64::from(jumps));
         Some(Self { faults: world.faults() })
     }
 
@@ -64,7 +64,7 @@ impl Upkeep {
             world.run_for(BETWEEN)?;
             let calm_at = world.now() + FAULTS_FOR;
             let mut faults = self.faults.clone();
-            faults.troubles.date_jump = 0;
+            faults.process_faults.date_jump = 0;
             world.change_faults(|now| *now = faults);
             world.stop_faults_at(calm_at);
             let is_done = Arc::new(AtomicBool::new(false));

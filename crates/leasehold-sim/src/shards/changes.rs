@@ -22,7 +22,7 @@ struct Fleet {
 
 impl Fleet {
     fn new(seed: u64, faults: &Faults) -> Self {
-        let calm = Faults { trouble_every: None, crash_at_write: 0, ..faults.clone() };
+        let calm = Faults { process_fault_every: None, crash_at_write: 0, ..faults.clone() };
         let world = World::new(seed, calm).with_scenario("shards");
         world.trace().silence();
         let checker = ShardChecker::new(&world);

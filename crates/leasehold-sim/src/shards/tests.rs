@@ -8,7 +8,7 @@ use leasehold_store::{DelegatingStore, Get, List, Page, Purpose, PutAnswer, Stor
 use serde_json::Map;
 
 use super::*;
-use crate::faults::{Faults, Troubles};
+use crate::faults::{Faults, ProcessFaults};
 use crate::scenario::{Options, Report, Scenario};
 
 fn play(seed: u64, options: &Options) -> Report {
@@ -18,7 +18,7 @@ fn play(seed: u64, options: &Options) -> Report {
 /// Wild faults without jumps of the store's time: after a jump no bound holds for hours.
 fn wild() -> Faults {
     let wild = Faults::wild();
-    Faults { troubles: Troubles { date_jump: 0, ..wild.troubles }, ..wild }
+    Faults { process_faults: ProcessFaults { date_jump: 0, ..wild.process_faults }, ..wild }
 }
 
 #[test]

@@ -162,7 +162,7 @@ impl FolderClock {
         Ok(())
     }
 
-    /// Learns the time of a mount, which only writers can. Writes a temporary file at the start, and another when the
+    /// Reads the time of a mount, which only writers can. Writes a temporary file at the start, and another when the
     /// bounds are missing or too wide: a process that only reads could otherwise wait for ever.
     pub(super) fn refresh(&self) -> io::Result<()> {
         let Kind::Mount { directory } = &self.kind else { return Ok(()) };

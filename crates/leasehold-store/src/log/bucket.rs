@@ -269,7 +269,7 @@ impl BucketWriter {
             Ok(found) if found.header.epoch > self.holder.epoch => CommitOutcome::Superseded,
             Ok(found) => {
                 let (theirs, ours) = (found.header.epoch, self.holder.epoch);
-                let why = format!("epoch {theirs} has filled it although epoch {ours} has put its fence");
+                let why = format!("it has epoch {theirs}, but a fence of epoch {ours} precedes it");
                 CommitOutcome::Mismatch(mismatch(key, &why))
             }
             Err(error) => CommitOutcome::Mismatch(error),

@@ -85,22 +85,23 @@ fn leased_workers(
     (leases, inboxes): &Workers,
     activity: &mut BTreeMap<String, WorkerActivity>,
 ) -> Vec<WorkerRow> {
-    let row = |(worker, id_purpose, seen): &(_, leasehold_queue::IdPurpose, leasehold_queue::LeaseInfo)| {
-        let worker: &leasehold_core::WorkerId = worker;
-        let (lease, holder) = (seen.lease.as_ref(), seen.holder());
-        let is_inbox = *id_purpose == leasehold_queue::IdPurpose::Inbox;
-        WorkerRow {
-            worker_id: worker.to_string(),
-            kind: id_purpose.name(),
-            // A lease that is free was released: otherwise it would not exist.
-            state: if seen.state == LeaseState::Free { "released" } else { seen.state.name() },
-            instance: lease.map(|lease| lease.instance.clone()),
-            epoch: lease.map(|lease| lease.epoch),
-            until: holder.and(lease).map(|lease| lease.expires_at),
-            in_inbox: is_inbox.then(|| inboxes.get(worker).copied().unwrap_or(0)),
-            activity: activity.remove(worker.as_str()).unwrap_or_default(),
-        }
-    };
+    let row =
+        |(worker, lease_kind, seen): &(_, leasehold_queue::WorkerLeaseKind, leasehold_queue::LeaseInfo)| {
+            let worker: &leasehold_core::WorkerId = worker;
+            let (lease, holder) = (seen.lease.as_ref(), seen.holder());
+            let is_inbox = *lease_kind == leasehold_queue::WorkerLeaseKind::Inbox;
+            WorkerRow {
+                worker_id: worker.to_string(),
+                kind: lease_kind.name(),
+                // A lease that is free was released: otherwise it would not exist.
+                state: if seen.state == LeaseState::Free { "released" } else { seen.state.name() },
+                instance: lease.map(|lease| lease.instance.clone()),
+                epoch: lease.map(|lease| lease.epoch),
+                until: holder.and(lease).map(|lease| lease.expires_at),
+                in_inbox: is_inbox.then(|| inboxes.get(worker).copied().unwrap_or(0)),
+                activity: activity.remove(worker.as_str()).unwrap_or_default(),
+            }
+        };
     leases.iter().map(row).collect()
 }
 

@@ -41,7 +41,7 @@ impl Objects {
         match self.queue.ensure_writable().await {
             Err(error) if error.kind() == Kind::Invalid && self.queue.is_outdated() => Err(error),
             Err(error) => {
-                tracing::debug!(%error, "duties paused");
+                tracing::debug!(%error, "maintenance duties paused");
                 Ok(false)
             }
             Ok(()) => Ok(true),

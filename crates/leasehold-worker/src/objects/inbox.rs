@@ -55,10 +55,8 @@ impl Inbox {
         let held = match leases.take(&keys::inbox_lease(id), &worker_subject(id), None).await? {
             Taken::Ours(held) => held,
             Taken::Others(lease) => {
-                let message = format!(
-                    "worker id \"{id}\" is in use until {}; wait, or choose another",
-                    lease.expires_at
-                );
+                let message =
+                    format!("worker id `{id}` is in use until {}; wait, or choose another", lease.expires_at);
                 return Err(Error::new(Kind::Unavailable, message).with_reason(Reason::Conflict));
             }
         };

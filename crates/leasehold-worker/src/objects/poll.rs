@@ -50,7 +50,7 @@ pub(super) struct Poller {
     /// The task whose claim is the probe of a failing store.
     probe: Option<TaskId>,
     /// Time since which `queue.json` is missing or corrupt.
-    no_layout_since: Option<Instant>,
+    no_meta_since: Option<Instant>,
 }
 
 /// An attempt to claim the task of an entry.
@@ -89,7 +89,7 @@ impl Poller {
             inbox_bell: Bell::of(Some(&objects.worker.id)),
             entries: FoundEntries::default(),
             probe: None,
-            no_layout_since: None,
+            no_meta_since: None,
             objects,
         }
     }
@@ -131,7 +131,7 @@ impl Poller {
                 continue;
             }
             if std::mem::take(&mut is_paused) {
-                if self.no_layout_since.take().is_some() {
+                if self.no_meta_since.take().is_some() {
                     // Records that were corrupt meanwhile may have been so for the same reason.
                     *self.entries.backoff() = EntryBackoff::default();
                 }
@@ -237,7 +237,7 @@ impl Poller {
             return FAILED_PAUSE;
         }
         let now = self.objects.host().instant();
-        let since = *self.no_layout_since.get_or_insert(now);
+        let since = *self.no_meta_since.get_or_insert(now);
         (now.since(since) / 2).clamp(FAILED_PAUSE, NO_META_PAUSE_MAX)
     }
 

@@ -121,7 +121,7 @@ async fn a_worker_id_has_one_worker_at_a_time() {
     let (stops, first) = started(&queue, "a", direct()).await;
     let error = worker(&queue, "a").options(direct()).run(Shutdown::default()).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
-    assert!(error.to_string().starts_with("worker id \"a\" is in use until "), "{error}");
+    assert!(error.to_string().starts_with("worker id `a` is in use until "), "{error}");
     stops.drain();
     first.await.unwrap().unwrap();
     // Released: it can be taken at once.

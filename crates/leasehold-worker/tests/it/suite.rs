@@ -194,7 +194,7 @@ async fn failures_are_retried(fixture: Arc<dyn Fixture>) {
     let limited = finished(&fixture, ids[2]).await;
     assert_eq!((limited.status(), limited.attempt, limited.max_attempts), (Status::Failed, 2, 2));
     let counts = started.drained().await;
-    assert_eq!((counts.started, counts.completed, counts.failed, counts.put_back), (6, 1, 2, 3));
+    assert_eq!((counts.started, counts.completed, counts.failed, counts.requeued), (6, 1, 2, 3));
 }
 
 async fn snoozing_costs_no_attempt(fixture: Arc<dyn Fixture>) {
@@ -210,7 +210,7 @@ async fn snoozing_costs_no_attempt(fixture: Arc<dyn Fixture>) {
     let id = submit(&fixture, "snoozer").await;
     let task = finished(&fixture, id).await;
     assert_eq!((task.status(), task.attempt, task.epoch), (Status::Completed, 1, 3));
-    assert_eq!(started.drained().await.put_back, 2);
+    assert_eq!(started.drained().await.requeued, 2);
 }
 
 async fn timeouts_stop_handlers(fixture: Arc<dyn Fixture>) {
@@ -312,7 +312,7 @@ async fn late_handlers_are_released(fixture: Arc<dyn Fixture>) {
     let started = Started::new(&fixture, worker, options).await;
     let id = submit(&fixture, "patient").await;
     begun.recv().await.unwrap();
-    assert_eq!(started.drained().await, Counts { started: 1, put_back: 1, ..Counts::default() });
+    assert_eq!(started.drained().await, Counts { started: 1, requeued: 1, ..Counts::default() });
     let task = fixture.get(id).await;
     assert_eq!((task.status(), task.attempt), (Status::Pending, 0), "no attempt is lost");
 }
@@ -324,7 +324,7 @@ async fn aborting_releases(fixture: Arc<dyn Fixture>) {
     let id = submit(&fixture, "patient").await;
     begun.recv().await.unwrap();
     started.shutdown.abort();
-    assert_eq!(started.drained().await.put_back, 1);
+    assert_eq!(started.drained().await.requeued, 1);
     assert_eq!(fixture.get(id).await.attempt, 0);
     finish.notify_one();
     let (other, mut begun) = patient(fixture.worker("w2"), &finish);
@@ -393,7 +393,7 @@ async fn unstoppable_handlers_keep_claims(fixture: Arc<dyn Fixture>) {
     assert_eq!(events.recv().await, Some("started"));
     started.shutdown.abort();
     let counts = started.drained().await;
-    assert_eq!((counts.started, counts.lost, counts.put_back), (1, 1, 0), "its claim is left to expire");
+    assert_eq!((counts.started, counts.lost, counts.requeued), (1, 1, 0), "its claim is left to expire");
     assert!(!fixture.get(id).await.status().is_final());
 }
 

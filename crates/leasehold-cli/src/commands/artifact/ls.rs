@@ -33,18 +33,19 @@ struct Row {
 
 /// State of a manifest.
 enum ManifestState {
-    Kept(Manifest),
-    Leaving(Manifest),
-    Closing,
+    Published(Manifest),
+    Expired(Manifest),
+    Deleting,
     Corrupt(Error),
 }
 
 impl Row {
+    /// State in JSON: with `--long` in the words of the record, which are older than those of the guide.
     fn state(&self) -> &'static str {
         match &self.read {
-            Some(ManifestState::Kept(_)) => "kept",
-            Some(ManifestState::Leaving(_)) => "leaving",
-            Some(ManifestState::Closing) => "closing",
+            Some(ManifestState::Published(_)) => "kept",
+            Some(ManifestState::Expired(_)) => "leaving",
+            Some(ManifestState::Deleting) => "closing",
             Some(ManifestState::Corrupt(_)) => "corrupt",
             None if self.listed.manifest.is_some() => "published",
             // Its publisher is still uploading it, or has crashed.
@@ -52,19 +53,19 @@ impl Row {
         }
     }
 
-    /// State in the words of the guide. JSON has those of the manifest, and `--long` does not change the word here.
+    /// State in the text output, in the words of the guide.
     fn state_text(&self) -> &'static str {
         match &self.read {
-            Some(ManifestState::Kept(_)) => "published",
-            Some(ManifestState::Leaving(_)) => "expired",
-            Some(ManifestState::Closing) => "deleting",
+            Some(ManifestState::Published(_)) => "published",
+            Some(ManifestState::Expired(_)) => "expired",
+            Some(ManifestState::Deleting) => "deleting",
             _ => self.state(),
         }
     }
 
     fn manifest(&self) -> Option<&Manifest> {
         match &self.read {
-            Some(ManifestState::Kept(manifest) | ManifestState::Leaving(manifest)) => Some(manifest),
+            Some(ManifestState::Published(manifest) | ManifestState::Expired(manifest)) => Some(manifest),
             _ => None,
         }
     }
@@ -153,9 +154,9 @@ async fn read_manifest(client: &Client, artifact: &ArtifactId) -> Result<Option<
     let key = keys::manifest(artifact);
     let Some(object) = client.get(Purpose::Admin, &key).await? else { return Ok(None) };
     Ok(Some(match ManifestRecord::read(&key, artifact, &object.body) {
-        Ok(ManifestRecord::Kept(manifest)) => ManifestState::Kept(without_hashes(manifest)),
-        Ok(ManifestRecord::Leaving(manifest, _)) => ManifestState::Leaving(without_hashes(manifest)),
-        Ok(ManifestRecord::Closing(_)) => ManifestState::Closing,
+        Ok(ManifestRecord::Published(manifest)) => ManifestState::Published(without_hashes(manifest)),
+        Ok(ManifestRecord::Expired(manifest, _)) => ManifestState::Expired(without_hashes(manifest)),
+        Ok(ManifestRecord::Deleting(_)) => ManifestState::Deleting,
         Err(error) => ManifestState::Corrupt(error),
     }))
 }

@@ -77,7 +77,8 @@ impl JournalState {
         JournalDecision { records, renewals, answer: Ok(answers), is_refusal }
     }
 
-    /// New renewal of a claim, and whether the claim was heard since the last fence; none if the claim was lost.
+    /// New renewal of a claim, and whether the claim was made or renewed since the last fence (`heard`); none if the
+    /// claim was lost.
     fn renewal(
         &self,
         claim: ClaimToRenew,

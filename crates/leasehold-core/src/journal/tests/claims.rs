@@ -181,7 +181,7 @@ fn progress_that_is_too_large_is_dropped_and_the_claim_is_renewed() {
 }
 
 #[test]
-fn a_fence_extends_the_claims_that_were_heard_and_no_others() {
+fn a_fence_extends_the_claims_that_were_renewed_and_no_others() {
     let mut broker = TestBroker::new();
     broker.submit("a");
     broker.submit("a");
@@ -201,7 +201,7 @@ fn a_fence_extends_the_claims_that_were_heard_and_no_others() {
     assert_eq!(broker.log_text(), before, "the second is not");
     broker.take_over();
     assert_eq!(expiry(&broker, &mine), broker.now().latest.plus(secs(5)).plus(LEASE));
-    assert_eq!(expiry(&broker, &theirs), extended, "its worker was not heard since");
+    assert_eq!(expiry(&broker, &theirs), extended, "its worker has not renewed it since");
     broker.pass(secs(30));
     assert_eq!(broker.tick().timed_out, 1);
     broker.check();

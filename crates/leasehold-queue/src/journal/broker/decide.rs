@@ -156,7 +156,7 @@ fn renewed(
     context: &JournalContext,
 ) -> JournalDecision<Vec<Option<RenewedClaim>>> {
     let mut decision = state.renew(renewal, context);
-    if breaks("heard-not-logged") {
+    if breaks("renewal-not-logged") {
         decision.records.clear();
     }
     decision

@@ -155,7 +155,7 @@ pub(super) fn counterexamples() -> impl Iterator<Item = (&'static str, &'static 
 pub(super) fn spare_rules() -> String {
     let mut text = String::from(
         "\n## Rules that the models do not need\n\nThe checker visited every state without these rules, and no state \
-         violates a property. The design keeps them: they cost little, and stop a process earlier.\n\n",
+         violates a property. The code keeps them: they cost little, and stop a process earlier.\n\n",
     );
     let bucket = (BucketRule::SPARE.description(), &SPARE_BUCKET);
     let folder = (FolderRule::SPARE.description(), &SPARE_FOLDER);

@@ -44,7 +44,7 @@ impl ClaimRule {
             ClaimRule::CarryTrust => "C2. every new lease carries `trusted_until` forward",
             ClaimRule::LogHeard => "C3. the first renewal of a claim with a new broker is logged as `heard`",
             ClaimRule::ExtendHeard => {
-                "C4. a new broker extends the claims that were made or heard since the previous fence to \
+                "C4. a new broker extends the claims that were made or renewed since the previous fence to \
                  `max(now, trusted_until)` and a claim's lease"
             }
             ClaimRule::OnlyHeard => "C5. a new broker does not extend other claims",

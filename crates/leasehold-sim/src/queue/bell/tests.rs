@@ -67,6 +67,6 @@ fn an_idle_cluster_makes_few_requests() {
     // every half minute, and the lease of the inbox duty every two and a half.
     assert!(gets <= polls * 11 / 10, "{gets} gets for {polls} polls");
     assert!(lists <= 2 * full_scans + 33 * WORKERS + 70, "{lists} lists for {full_scans} full scans");
-    let (layout, turns) = (130 * WORKERS, 30 * WORKERS + 70);
-    assert!(all <= gets + lists + layout + turns, "{all} requests, {gets} gets, {lists} lists");
+    let (meta, turns) = (130 * WORKERS, 30 * WORKERS + 70);
+    assert!(all <= gets + lists + meta + turns, "{all} requests, {gets} gets, {lists} lists");
 }

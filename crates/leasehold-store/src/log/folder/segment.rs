@@ -186,7 +186,9 @@ impl Frames {
         let whole = self.body.len();
         let to = end.map_or(whole, |end| usize::try_from(end).unwrap_or(usize::MAX));
         if to > whole {
-            return Err(self.damaged(&format!("it has {whole} bytes, and a later segment names {to}")));
+            return Err(
+                self.damaged(&format!("it is truncated: {whole} bytes, but a later segment expects {to}"))
+            );
         }
         if at >= to {
             return Ok(None);

@@ -211,8 +211,9 @@ impl FolderLog {
             return Ok(WalkStop::Newer);
         }
         let why = format!(
-            "its epoch is not below {taken}, which is the next one by the epoch file; write {} into that file",
-            name.epoch
+            "it has epoch {0}, but by the file `epoch` beside it the last epoch was {1}; write {0} into `epoch`",
+            name.epoch,
+            taken.saturating_sub(1)
         );
         Ok(WalkStop::Mismatch(corrupt(&*self.directory, &name.to_string(), &why)))
     }

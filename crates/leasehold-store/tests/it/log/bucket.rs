@@ -273,8 +273,7 @@ async fn a_commit_that_finds_an_earlier_epoch_in_its_slot_is_a_mismatch() {
     let CommitOutcome::Mismatch(error) = outcome else { panic!("{outcome:?}") };
     assert_eq!(
         error.to_string(),
-        "`journal/0/log/00000000000000000002` does not continue the log: epoch 4 has filled it although epoch 5 has put \
-         its fence"
+        "`journal/0/log/00000000000000000002` does not continue the log: it has epoch 4, but a fence of epoch 5 precedes it"
     );
     // Nor does a replay accept epochs that go back.
     let taken = log.take_over(&log_holder(6), LogPosition::START, || Ok(some_fence()), |_| Ok(())).await;

@@ -167,7 +167,7 @@ fn a_segment_of_the_chain_that_is_shorter_is_a_mismatch() {
     // The last commit of this segment is copied into the next one.
     let shorter = changed(&files, name, body[..body.len() / 2].to_vec());
     let message = attempt(&on_disk(shorter.sound(9))).unwrap_err();
-    assert!(message.contains("and a later segment names"), "{message}");
+    assert!(message.contains("but a later segment expects"), "{message}");
     let mut without = files.clone();
     without.remove(name);
     let message = attempt(&on_disk(FakeDisk::with_files(without).sound(9))).unwrap_err();
@@ -238,8 +238,8 @@ fn a_missing_or_corrupt_epoch_is_reported_and_nothing_is_written() {
     let message = attempt(&on_disk(disk.sound(9))).unwrap_err();
     assert_eq!(
         message,
-        "/disk/00000000000000000006-3.log is corrupt: its epoch is not below 2, which is the next one by the epoch file; \
-         write 3 into that file"
+        "/disk/00000000000000000006-3.log is corrupt: it has epoch 3, but by the file `epoch` beside it the last epoch was 1; \
+         write 3 into `epoch`"
     );
 }
 

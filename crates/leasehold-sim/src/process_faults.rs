@@ -1,30 +1,31 @@
-//! Troubles of processes and clocks: crashes, pauses, stalls, jumps.
+//! ProcessFaults of processes and clocks: crashes, pauses, stalls, jumps.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::executor::ProcessId;
-use crate::faults::{Events, Troubles};
+use crate::faults::{Events, ProcessFaults};
 use crate::host::{SimHost, nanos};
 use crate::random::SimRandom;
 use crate::world::Inner;
 
-/// Pause between two reads of the faults while they have no trouble.
+/// Pause between two reads of the faults while none of them is due.
 const RECHECK_EVERY: Duration = Duration::from_mins(10);
 
-/// Injects troubles as long as the world's faults ask for them.
+/// Injects faults of processes and clocks as long as the world's faults ask for them.
 pub(crate) async fn inject(world: Arc<Inner>) {
+    // The name selects the random numbers: another name would change what every seed does.
     let mut rng = SimRandom::derived(world.seed, "trouble");
     loop {
-        let Some(every) = world.network.faults().trouble_every else {
+        let Some(every) = world.network.faults().process_fault_every else {
             world.executor.sleep(RECHECK_EVERY).await;
             continue;
         };
         world.executor.sleep(rng.between(Duration::ZERO, every * 2)).await;
         let faults = world.network.faults();
-        if faults.trouble_every.is_some() {
+        if faults.process_fault_every.is_some() {
             let is_injected = world.network.events(Events::next_is_injected);
-            inject_one(&world, faults.troubles, &mut rng, is_injected);
+            inject_one(&world, faults.process_faults, &mut rng, is_injected);
         }
     }
 }
@@ -38,11 +39,11 @@ pub(crate) fn crash_process(world: &Arc<Inner>, process: ProcessId) {
     }
 }
 
-/// Draws a trouble, and injects it if `is_injected`: the next draw is the same in either case.
-fn inject_one(world: &Arc<Inner>, shares: Troubles, rng: &mut SimRandom, is_injected: bool) {
+/// Draws a fault, and injects it if `is_injected`: the next draw is the same in either case.
+fn inject_one(world: &Arc<Inner>, shares: ProcessFaults, rng: &mut SimRandom, is_injected: bool) {
     let running = running(world);
     let Some((name, host)) = running.get(rng.index(running.len())) else { return };
-    let Troubles { crash: to_crash, pause, stall, wall_jump, date_jump } = shares;
+    let ProcessFaults { crash: to_crash, pause, stall, wall_jump, date_jump } = shares;
     let drawn = rng.below(to_crash + pause + stall + wall_jump + date_jump);
     let now = world.executor.now();
     if drawn < to_crash {
