@@ -5,19 +5,21 @@
 //! expires; after that another worker recovers the task. After a shutdown was requested the source claims nothing new,
 //! and running tasks may finish; after the drain time, or on abort, they are stopped and released.
 
-use futures::StreamExt;
 use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use leasehold_core::{Kind, Result, Task};
 use leasehold_queue::Settlement;
 use leasehold_queue::source::{
-    ClaimedTask, Duty, DutyPlan, Slot, Slots, SourceStatus, TaskInSlot, TaskSource, next_or,
+    ClaimedTask, Duty, DutyPlan, Slot, Slots, SourceStatus, TaskInSlot, TaskSource,
 };
 use leasehold_store::HostExt;
 use leasehold_store::host::{Host, Instant};
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -79,11 +81,12 @@ impl Engine {
         let mut running = FuturesUnordered::new();
         let ended = loop {
             let mut next = source.next();
-            let next = loop {
-                if let Either::Right(next) = next_or(&mut running, &mut next).await {
-                    break next;
-                }
-            };
+            // All runs that have ended first: the source claims for all of their slots at once.
+            let next = poll_fn(|context| {
+                while let Poll::Ready(Some(())) = running.poll_next_unpin(context) {}
+                next.poll_unpin(context)
+            });
+            let next = next.await;
             match next {
                 Ok(Some(claim)) => running.push(Box::pin(self.execute(claim))),
                 Ok(None) => break Ok(()),
