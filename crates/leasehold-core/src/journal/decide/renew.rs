@@ -73,7 +73,7 @@ impl JournalState {
         } else {
             vec![heard]
         };
-        JournalDecision { records, renewals, answer: Ok(answers), is_refusal }
+        JournalDecision { records, parsed: Vec::new(), renewals, answer: Ok(answers), is_refusal }
     }
 
     /// New renewal of a claim, and whether the claim was heard since the last fence; none if the claim was lost.
