@@ -119,6 +119,10 @@ pub(crate) struct JournalArgs {
     #[arg(long, default_value_t = 0)]
     pub(crate) waiting: u64,
 
+    /// Size of the input of a task, in bytes; tasks that are submitted 64 in flight have none
+    #[arg(long, default_value_t = 100)]
+    pub(crate) input_bytes: usize,
+
     #[command(flatten)]
     pub(crate) site: StoreArgs,
 
@@ -157,6 +161,10 @@ pub(crate) struct JournalProcessArgs {
     /// Tasks to submit; 0 to open the queue
     #[arg(long)]
     pub(crate) fill: u64,
+
+    /// Size of the input of a task, in bytes
+    #[arg(long)]
+    pub(crate) input_bytes: usize,
 }
 
 #[derive(Debug, clap::Args)]

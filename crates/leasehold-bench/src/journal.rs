@@ -27,7 +27,7 @@ use crate::memory;
 use crate::operation::BenchRequest;
 use crate::queue::{TASK_TYPE, one_at_a_time, run_tasks, submit_tasks};
 use crate::report::BenchReport;
-use crate::round::RoundPlan;
+use crate::round::{RoundPlan, cpu_time};
 use crate::store_under_test::StoreUnderTest;
 
 /// Size of a commit with one submit of a task of this benchmark.
@@ -57,6 +57,8 @@ pub(crate) struct JournalRates {
     pub(crate) bare: f64,
     /// Requests to the store per task. A folder's log makes none.
     pub(crate) requests: f64,
+    /// Processor time of this process per task, in microseconds. Other load on the machine hardly changes it.
+    pub(crate) cpu_micros: f64,
 }
 
 /// Measurements with many pending tasks.
@@ -105,12 +107,14 @@ fn measure(
         for (stage, tasks) in stages.iter_mut().zip([single, args.tasks, args.tasks, waiting]) {
             let before = bare.measure()?;
             let requests = queue.client()?.ledger().snapshot();
+            let cpu = cpu_time();
             let ours = match stage.name {
-                "single" => runtime.block_on(submit_one_by_one(&queue, tasks))?,
+                "single" => runtime.block_on(submit_one_by_one(&queue, tasks, args.input_bytes))?,
                 "64 in flight" => submit_tasks(&queue, tasks, runtime)?.per_second(),
-                "bulk" => runtime.block_on(submit_in_bulk(&queue, tasks))?,
+                "bulk" => runtime.block_on(submit_in_bulk(&queue, tasks, args.input_bytes))?,
                 _ => runtime.block_on(run_tasks(&queue, tasks))?.per_second(),
             };
+            let cpu = cpu_time().saturating_sub(cpu);
             let requests: u64 = queue
                 .client()?
                 .ledger()
@@ -122,13 +126,19 @@ fn measure(
             let bare = f64::midpoint(before, bare.measure()?);
             // The first round warms up.
             if round > 0 {
-                stage.rounds.push(JournalRates { ours, bare, requests: ratio(requests, tasks) });
+                let cpu_micros = 1e6 * cpu.as_secs_f64() / count(tasks);
+                stage.rounds.push(JournalRates {
+                    ours,
+                    bare,
+                    requests: count(requests) / count(tasks),
+                    cpu_micros,
+                });
             }
         }
     }
     let lone = runtime.block_on(one_at_a_time(&queue))?;
     runtime.block_on(queue.close())?;
-    let waiting = if args.waiting > 0 { Some(measure_waiting(args.waiting, store)?) } else { None };
+    let waiting = if args.waiting > 0 { Some(measure_waiting(args, store)?) } else { None };
     Ok(JournalMeasurement { stages: stages.into(), lone, waiting })
 }
 
@@ -137,22 +147,22 @@ async fn open(client: leasehold_store::Client) -> leasehold_core::Result<Queue> 
     Queue::with_config(client, config).await
 }
 
-/// Input of about 100 bytes.
-fn input() -> Value {
-    json!({"pad": "x".repeat(88)})
+/// Input of this many bytes, at least eleven.
+fn input(bytes: usize) -> Value {
+    json!({"pad": "x".repeat(bytes.saturating_sub(r#"{"pad":""}"#.len()))})
 }
 
-async fn submit_one_by_one(queue: &Queue, tasks: u64) -> anyhow::Result<f64> {
+async fn submit_one_by_one(queue: &Queue, tasks: u64, bytes: usize) -> anyhow::Result<f64> {
     let began = Instant::now();
     for _ in 0..tasks {
-        queue.submit(TASK_TYPE, input()).await?;
+        queue.submit(TASK_TYPE, input(bytes)).await?;
     }
     Ok(rate(tasks, began))
 }
 
-async fn submit_in_bulk(queue: &Queue, tasks: u64) -> anyhow::Result<f64> {
+async fn submit_in_bulk(queue: &Queue, tasks: u64, bytes: usize) -> anyhow::Result<f64> {
     let began = Instant::now();
-    let submits = (0..tasks).map(|_| queue.submit(TASK_TYPE, input()));
+    let submits = (0..tasks).map(|_| queue.submit(TASK_TYPE, input(bytes)));
     let submitted = queue.submit_many(submits).try_fold(0, async |count, _| Ok(count + 1)).await?;
     ensure!(submitted == tasks, "{submitted} of {tasks} tasks were submitted");
     Ok(rate(tasks, began))
@@ -200,7 +210,7 @@ fn append_and_sync(path: &Path, is_synced: bool) -> anyhow::Result<f64> {
 }
 
 /// Fills a queue in another process, kills it, and opens the queue in a third.
-fn measure_waiting(tasks: u64, store: &StoreUnderTest) -> anyhow::Result<Waiting> {
+fn measure_waiting(args: &args::JournalArgs, store: &StoreUnderTest) -> anyhow::Result<Waiting> {
     let start = |fill: u64| {
         let mut command = Command::new(std::env::current_exe()?);
         command.args([
@@ -211,7 +221,7 @@ fn measure_waiting(tasks: u64, store: &StoreUnderTest) -> anyhow::Result<Waiting
             &store.address("waiting"),
         ]);
         command
-            .args(["--fill", &fill.to_string()])
+            .args(["--fill", &fill.to_string(), "--input-bytes", &args.input_bytes.to_string()])
             .args(store.endpoint().map(|url| format!("--endpoint={url}")));
         let mut child = command.stdout(Stdio::piped()).stdin(Stdio::piped()).spawn()?;
         let mut line = String::new();
@@ -223,7 +233,7 @@ fn measure_waiting(tasks: u64, store: &StoreUnderTest) -> anyhow::Result<Waiting
         serde_json::from_str(&line)
             .with_context(|| format!("failed to parse the output `{line}` of the process"))
     };
-    Ok(Waiting { tasks, filled: start(tasks)?, opened: start(0)? })
+    Ok(Waiting { tasks: args.waiting, filled: start(args.waiting)?, opened: start(0)? })
 }
 
 /// Process that fills or opens a queue, reports, and waits to be killed.
@@ -232,7 +242,7 @@ pub(crate) fn process(args: &args::JournalProcessArgs) -> anyhow::Result<()> {
     let began = Instant::now();
     let client = args.place.client()?;
     let queue = runtime.block_on(open(client))?;
-    runtime.block_on(submit_in_bulk(&queue, args.fill.max(1)))?;
+    runtime.block_on(submit_in_bulk(&queue, args.fill.max(1), args.input_bytes))?;
     let seconds = began.elapsed().as_secs_f64();
     BenchReport::process_measurement(&ProcessMeasurement { seconds, memory_bytes: memory::resident()? })?;
     // Until the parent ends, if it does not kill this process.
@@ -240,13 +250,11 @@ pub(crate) fn process(args: &args::JournalProcessArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn rate(count: u64, began: Instant) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "a round has far fewer than 2^52 tasks")]
-    let count = count as f64;
-    count / began.elapsed().as_secs_f64()
+fn rate(done: u64, began: Instant) -> f64 {
+    count(done) / began.elapsed().as_secs_f64()
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a round has far fewer than 2^52 requests")]
-fn ratio(requests: u64, tasks: u64) -> f64 {
-    requests as f64 / tasks as f64
+#[expect(clippy::cast_precision_loss, reason = "a round has far fewer than 2^52 tasks and requests")]
+fn count(number: u64) -> f64 {
+    number as f64
 }

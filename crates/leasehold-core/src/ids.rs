@@ -20,7 +20,7 @@ impl HexName {
     /// Creates a name from random bits.
     #[must_use]
     pub fn from_random(bits: u128) -> Self {
-        Self(format!("{bits:032x}"))
+        Self(hex(&bits.to_be_bytes()))
     }
 
     /// Returns the name as text.
@@ -293,12 +293,11 @@ impl fmt::Display for ArtifactId {
 
 /// Lower-case hex digits of bytes.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    use fmt::Write;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
+    let digits = bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);
+    let mut text = String::with_capacity(2 * bytes.len());
+    text.extend(digits);
+    text
 }
 
 /// User-chosen name of a node, task type or queue, or worker id: letters, digits, `-`, `_`, `.`; at most 128 bytes; not

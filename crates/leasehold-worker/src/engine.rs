@@ -5,24 +5,26 @@
 //! expires; after that another worker recovers the task. After a shutdown was requested the source claims nothing new,
 //! and running tasks may finish; after the drain time, or on abort, they are stopped and released.
 
-use futures::StreamExt;
 use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use leasehold_core::{Kind, Result, Task};
 use leasehold_queue::Settlement;
 use leasehold_queue::source::{
-    ClaimedTask, Duty, DutyPlan, Slot, Slots, SourceStatus, TaskInSlot, TaskSource, next_or,
+    ClaimedTask, Duty, DutyPlan, Slot, Slots, SourceStatus, TaskInSlot, TaskSource,
 };
 use leasehold_store::HostExt;
 use leasehold_store::host::{Host, Instant};
 use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use crate::renew;
+use crate::renew::{self, Renewals};
 use crate::run_handle::{RunHandle, Stop};
 use crate::runner::TaskRunner;
 use crate::shutdown::{Shutdown, Stage};
@@ -35,8 +37,7 @@ struct Engine {
     runner: TaskRunner,
     slots: Slots,
     status: Arc<dyn SourceStatus>,
-    /// Runs whose claims are renewed. The renewer ends after the last sender was dropped.
-    renewals: mpsc::UnboundedSender<Arc<RunHandle>>,
+    renewals: Arc<Renewals>,
     /// Cancelled if all runs have to stop, and those that would start.
     stopping: CancellationToken,
 }
@@ -49,9 +50,8 @@ pub(crate) async fn run(
     slots: Slots,
     shutdown: Shutdown,
 ) -> Result<()> {
-    let (renewals, runs) = mpsc::unbounded_channel();
-    let status = source.status();
-    let renewer = renew::run(runner.host.clone(), status.clone(), runs);
+    let (renewals, status) = (Renewals::new(), source.status());
+    let renewer = renew::run(runner.host.clone(), status.clone(), renewals.clone());
     let renewing = runner.host.spawn_thread("leasehold-renew", Box::pin(renewer));
     let duties = run_duties(source.duties(), source.status(), runner.host.clone(), slots.clone());
     let duties = runner.host.spawn(Box::pin(async move {
@@ -70,7 +70,7 @@ pub(crate) async fn run(
     // Recovery must not be interrupted in the middle of a change.
     duties.await;
     let closed = source.close().await;
-    drop(engine);
+    engine.renewals.close();
     renewing.await;
     ended.and(closed)
 }
@@ -81,11 +81,12 @@ impl Engine {
         let mut running = FuturesUnordered::new();
         let ended = loop {
             let mut next = source.next();
-            let next = loop {
-                if let Either::Right(next) = next_or(&mut running, &mut next).await {
-                    break next;
-                }
-            };
+            // All runs that have ended first: the source claims for all of their slots at once.
+            let next = poll_fn(|context| {
+                while let Poll::Ready(Some(())) = running.poll_next_unpin(context) {}
+                next.poll_unpin(context)
+            });
+            let next = next.await;
             match next {
                 Ok(Some(claim)) => running.push(Box::pin(self.execute(claim))),
                 Ok(None) => break Ok(()),
@@ -118,19 +119,19 @@ impl Engine {
     }
 
     async fn run_and_settle(&self, claimed: Box<dyn ClaimedTask>, slot: Slot) {
-        if claimed.time_left().is_none() {
+        let Some(left) = claimed.time_left() else {
             // The answer came so late that the claim has expired: another worker recovers the task.
             tracing::warn!("claim expired before it was confirmed");
             return self.runner.count(None);
-        }
+        };
         tracing::info!("task claimed");
         let mut slot = Some(slot);
         let frees_slot = claimed.frees_slot_before_finish();
-        let (task, run) = (claimed.task().clone(), RunHandle::new(claimed));
-        // The renewer receives runs until this engine is dropped.
-        let _ = self.renewals.send(run.clone());
-        let running = Box::pin(self.runner.run(task, &run));
-        let end = match select(running, Box::pin(self.stopping.cancelled())).await {
+        let (task, renewed_in) = (Arc::new(claimed.task().clone()), claimed.renew_every().min(left));
+        let run = RunHandle::new(claimed, self.renewals.clone());
+        let _renewed = self.renewals.add(run.clone(), self.runner.host.instant(), renewed_in);
+        let running = pin!(self.runner.run(task, &run));
+        let end = match select(running, pin!(self.stopping.cancelled())).await {
             Either::Left((end, _)) => end,
             Either::Right(((), running)) => {
                 run.stop(Stop::Shutdown);

@@ -84,7 +84,7 @@ impl Context {
 
     /// Renews the claim soon, ahead of the usual interval.
     pub fn extend(&self) {
-        self.run.renewal.notify_one();
+        self.run.request_renewal();
     }
 }
 

@@ -3,52 +3,140 @@
 //! A claim is trusted only while even the latest possible current time is before its last *confirmed* expiry, whatever
 //! happens: no answer, a slow answer, a machine that was suspended. After that the handler has to stop, and nothing
 //! more is written for this claim.
+//!
+//! Most runs end before their first renewal is due. Until then a run is only an entry in a list, which does not wake the
+//! thread: it sleeps until the earliest first renewal.
 
-use futures::StreamExt;
 use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use leasehold_queue::source::{ClaimStatus, SourceStatus, next_or};
+use leasehold_store::host::{Instant, lock};
 use leasehold_store::{Host, HostExt};
-use std::sync::Arc;
-use tokio::sync::mpsc;
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::Notify;
 
 use crate::run_handle::{RunHandle, Stop};
 
 /// Fraction of the usual interval after which a failed renewal is tried again, at most.
 const RETRY_PART: u32 = 4;
 
-/// Renews the claims of all runs that are received, until the sender is dropped and all of them have ended.
-pub(crate) async fn run(
-    host: Arc<dyn Host>,
-    status: Arc<dyn SourceStatus>,
-    mut runs: mpsc::UnboundedReceiver<Arc<RunHandle>>,
-) {
-    let mut renewals = FuturesUnordered::new();
-    loop {
-        match next_or(&mut renewals, Box::pin(runs.recv())).await {
-            Either::Left(()) => {}
-            Either::Right(Some(run)) => {
-                renewals.push(Box::pin(renew(host.clone(), status.clone(), run)));
-            }
-            // No more runs will come: renew the claims until they end.
-            Either::Right(None) => return renewals.for_each(|()| async {}).await,
+/// Runs of a worker whose claims are to be renewed.
+#[derive(Debug)]
+pub(crate) struct Renewals {
+    state: Mutex<RenewalState>,
+    /// Notified when the renewer must not sleep any longer.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct RenewalState {
+    /// Runs that were not renewed yet, by the time of their first renewal.
+    first: BTreeMap<FirstRenewal, Arc<RunHandle>>,
+    added: u64,
+    /// Time until which the renewer sleeps.
+    wakes_at: i64,
+    is_closed: bool,
+}
+
+/// Time of the first renewal of a run, in nanoseconds since boot, and the number of the run.
+type FirstRenewal = (i64, u64);
+
+/// Entry of a run, which is removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct RenewalEntry {
+    renewals: Arc<Renewals>,
+    first: FirstRenewal,
+}
+
+/// What the renewer has to do.
+enum RenewerWork {
+    /// Renew these, and sleep until this time; forever if there is none.
+    Due(Vec<Arc<RunHandle>>, Option<i64>),
+    /// No more runs will come, and none waits.
+    Closed,
+}
+
+impl Renewals {
+    pub(crate) fn new() -> Arc<Self> {
+        let state = RenewalState { first: BTreeMap::new(), added: 0, wakes_at: i64::MAX, is_closed: false };
+        Arc::new(Self { state: Mutex::new(state), changed: Notify::new() })
+    }
+
+    /// Adds a run, whose first renewal is due in some time.
+    pub(crate) fn add(self: &Arc<Self>, run: Arc<RunHandle>, now: Instant, due_in: Duration) -> RenewalEntry {
+        let nanos = i64::try_from(due_in.as_nanos()).unwrap_or(i64::MAX);
+        let mut state = lock(&self.state);
+        let first = (now.boot_ns.saturating_add(nanos), state.added);
+        state.added += 1;
+        state.first.insert(first, run);
+        let is_earlier = first.0 < state.wakes_at;
+        drop(state);
+        if is_earlier {
+            self.changed.notify_one();
         }
+        RenewalEntry { renewals: self.clone(), first }
+    }
+
+    /// Wakes the renewer, because a handler has asked for a renewal.
+    pub(crate) fn hurry(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Ends the renewer, after the runs that it renews have ended.
+    pub(crate) fn close(&self) {
+        lock(&self.state).is_closed = true;
+        self.changed.notify_one();
+    }
+
+    /// Takes the runs whose first renewal is due, or was asked for.
+    fn take_due(&self, now: Instant) -> RenewerWork {
+        let mut state = lock(&self.state);
+        let is_due = |(due, _): &FirstRenewal, run: &mut Arc<RunHandle>| {
+            *due <= now.boot_ns || run.is_renewal_requested()
+        };
+        let due: Vec<_> = state.first.extract_if(.., is_due).map(|(_, run)| run).collect();
+        if due.is_empty() && state.first.is_empty() && state.is_closed {
+            return RenewerWork::Closed;
+        }
+        let next = state.first.first_key_value().map(|((due, _), _)| *due);
+        state.wakes_at = next.unwrap_or(i64::MAX);
+        RenewerWork::Due(due, next)
     }
 }
 
-async fn renew(host: Arc<dyn Host>, status: Arc<dyn SourceStatus>, run: Arc<RunHandle>) {
-    let (mut pause, mut time_left) = {
-        let claimed = run.claim.lock().await;
-        (claimed.renew_every(), claimed.time_left())
-    };
+impl Drop for RenewalEntry {
+    fn drop(&mut self) {
+        lock(&self.renewals.state).first.remove(&self.first);
+    }
+}
+
+/// Renews the claims of runs, until no more will come and all of them have ended.
+pub(crate) async fn run(host: Arc<dyn Host>, status: Arc<dyn SourceStatus>, renewals: Arc<Renewals>) {
+    let mut renewing = FuturesUnordered::new();
     loop {
-        // An answer may have come so late that the claim has expired, or soon will.
-        let Some(left) = time_left else { return run.stop(Stop::Lost) };
-        let due = Box::pin(select(host.sleep(pause.min(left)), Box::pin(run.renewal.notified())));
-        let is_requested = match select(Box::pin(run.until_ended()), due).await {
-            Either::Left(_) => return,
-            Either::Right((due, _)) => matches!(due, Either::Right(_)),
+        let now = host.instant();
+        let RenewerWork::Due(due, next) = renewals.take_due(now) else {
+            return renewing.for_each(|()| async {}).await;
         };
+        renewing.extend(due.into_iter().map(|run| Box::pin(renew(host.clone(), status.clone(), run))));
+        let rested = match next {
+            Some(next) => host.sleep(Instant { boot_ns: next, ..now }.since(now)),
+            None => std::future::pending().boxed(),
+        };
+        let changed = pin!(renewals.changed.notified());
+        let mut woken = select(changed, rested);
+        while let Either::Left(()) = next_or(&mut renewing, &mut woken).await {}
+    }
+}
+
+/// Renews a claim whose first renewal is due, until it ends.
+async fn renew(host: Arc<dyn Host>, status: Arc<dyn SourceStatus>, run: Arc<RunHandle>) {
+    let mut is_requested = run.take_renewal_request();
+    loop {
         let mut claimed = run.claim.lock().await;
         if run.is_ended() {
             return;
@@ -62,7 +150,7 @@ async fn renew(host: Arc<dyn Host>, status: Arc<dyn SourceStatus>, run: Arc<RunH
                 return run.stop(Stop::Lost);
             }
         };
-        pause = claimed.renew_every();
+        let mut pause = claimed.renew_every();
         match renewed {
             Ok(ClaimStatus::Held) => {}
             Ok(ClaimStatus::Cancelled) => run.stop(Stop::Cancelled),
@@ -75,6 +163,13 @@ async fn renew(host: Arc<dyn Host>, status: Arc<dyn SourceStatus>, run: Arc<RunH
                 pause = host.random_below(pause / RETRY_PART);
             }
         }
-        time_left = claimed.time_left();
+        // An answer may have come so late that the claim has expired, or soon will.
+        let Some(left) = claimed.time_left() else { return run.stop(Stop::Lost) };
+        drop(claimed);
+        let (ended, requested) = (pin!(run.until_ended()), pin!(run.renewal_requested()));
+        is_requested = match select(ended, select(host.sleep(pause.min(left)), requested)).await {
+            Either::Left(_) => return,
+            Either::Right((due, _)) => matches!(due, Either::Right(_)),
+        };
     }
 }

@@ -1,11 +1,17 @@
 //! Handle of one run of a task: its claim, the signal that stops its handler, and the handler's progress.
 
+use futures::FutureExt;
 use leasehold_core::TaskId;
 use leasehold_queue::source::ClaimedTask;
 use leasehold_store::host::lock;
 use serde_json::Value;
+use std::pin::pin;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
+
+use crate::renew::Renewals;
 
 /// Reason why a handler has to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,10 +35,25 @@ pub(crate) struct RunHandle {
     pub(crate) id: TaskId,
     /// The claim. It is renewed or settled only under this lock, so that no renewal happens while it is settled.
     pub(crate) claim: tokio::sync::Mutex<Box<dyn ClaimedTask>>,
-    stop: watch::Sender<Option<Stop>>,
+    stop: Mutex<Option<Stop>>,
+    /// Notified when there is a reason to stop, or another one. Not a `watch`: that one is eight times as large, and wakes
+    /// in random order.
+    stop_changed: Notify,
+    phase: Mutex<Phase>,
+    phase_changed: Notify,
     progress: Mutex<Progress>,
-    /// Notified of requests for an early renewal.
-    pub(crate) renewal: Notify,
+    renewals: Arc<Renewals>,
+    is_renewal_requested: AtomicBool,
+    renewal_requested: Notify,
+}
+
+/// Phase of a run. The time limit of a handler counts only while it runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Phase {
+    #[default]
+    Staging,
+    Running,
+    Publishing,
 }
 
 /// Progress of a handler.
@@ -46,30 +67,33 @@ struct Progress {
 
 impl RunHandle {
     /// Creates the handle of a run that is about to begin.
-    pub(crate) fn new(claimed: Box<dyn ClaimedTask>) -> Arc<Self> {
+    pub(crate) fn new(claimed: Box<dyn ClaimedTask>, renewals: Arc<Renewals>) -> Arc<Self> {
         Arc::new(Self {
             id: claimed.task().id,
             claim: tokio::sync::Mutex::new(claimed),
-            stop: watch::Sender::new(None),
+            stop: Mutex::default(),
+            stop_changed: Notify::new(),
+            phase: Mutex::default(),
+            phase_changed: Notify::new(),
             progress: Mutex::default(),
-            renewal: Notify::new(),
+            renewals,
+            is_renewal_requested: AtomicBool::new(false),
+            renewal_requested: Notify::new(),
         })
     }
 
     /// Asks the handler to stop; the first reason counts.
     pub(crate) fn stop(&self, reason: Stop) {
-        self.stop.send_if_modified(|stop| {
-            let first = stop.is_none();
-            if first {
-                *stop = Some(reason);
-            }
-            first
-        });
+        let mut stop = lock(&self.stop);
+        if stop.is_none() {
+            *stop = Some(reason);
+            self.stop_changed.notify_waiters();
+        }
     }
 
     /// Reason why the handler has to stop, if it has to.
     pub(crate) fn stop_reason(&self) -> Option<Stop> {
-        *self.stop.borrow()
+        *lock(&self.stop)
     }
 
     /// Waits until the handler has to stop.
@@ -78,15 +102,13 @@ impl RunHandle {
     ///
     /// Nothing is lost when the future is dropped.
     pub(crate) async fn until_stopped(&self) -> Stop {
-        let mut changes = self.stop.subscribe();
-        // The sender lives in `self`, so the wait cannot fail.
-        let stop = changes.wait_for(Option::is_some).await;
-        stop.ok().and_then(|stop| *stop).unwrap_or(Stop::Lost)
+        when(&self.stop_changed, || self.stop_reason()).await
     }
 
     /// Marks the claim as ended, whatever the reason to stop was before.
     pub(crate) fn mark_settled(&self) {
-        self.stop.send_replace(Some(Stop::Settled));
+        *lock(&self.stop) = Some(Stop::Settled);
+        self.stop_changed.notify_waiters();
     }
 
     /// True if the claim was lost or settled and needs no renewal. A cancelled one does, until its handler has
@@ -101,8 +123,43 @@ impl RunHandle {
     ///
     /// Nothing is lost when the future is dropped.
     pub(crate) async fn until_ended(&self) {
-        let mut changes = self.stop.subscribe();
-        let _ = changes.wait_for(|stop| stop.is_some_and(is_end)).await;
+        when(&self.stop_changed, || self.is_ended().then_some(())).await;
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        *lock(&self.phase)
+    }
+
+    pub(crate) fn set_phase(&self, phase: Phase) {
+        *lock(&self.phase) = phase;
+        self.phase_changed.notify_waiters();
+    }
+
+    /// Waits until the handler is started, and its artifacts were staged.
+    pub(crate) async fn until_started(&self) {
+        when(&self.phase_changed, || (self.phase() != Phase::Staging).then_some(())).await;
+    }
+
+    /// Asks for a renewal ahead of the usual interval.
+    pub(crate) fn request_renewal(&self) {
+        self.is_renewal_requested.store(true, Relaxed);
+        self.renewal_requested.notify_one();
+        self.renewals.hurry();
+    }
+
+    pub(crate) fn is_renewal_requested(&self) -> bool {
+        self.is_renewal_requested.load(Relaxed)
+    }
+
+    /// Waits until an early renewal is asked for.
+    pub(crate) async fn renewal_requested(&self) {
+        self.renewal_requested.notified().await;
+        self.is_renewal_requested.store(false, Relaxed);
+    }
+
+    /// True if an early renewal was asked for since the last one.
+    pub(crate) fn take_renewal_request(&self) -> bool {
+        self.renewal_requested().now_or_never().is_some()
     }
 
     /// Progress that the handler has reported since the last call.
@@ -123,8 +180,21 @@ impl RunHandle {
         progress.next = None;
         if std::mem::take(&mut progress.is_written) {
             progress.next = Some(Value::Null);
-            self.renewal.notify_one();
+            self.request_renewal();
         }
+    }
+}
+
+/// Waits until a state, of whose changes `changed` is notified, gives something.
+async fn when<T>(changed: &Notify, find: impl Fn() -> Option<T>) -> T {
+    loop {
+        let mut next = pin!(changed.notified());
+        // A change after the state was read is not missed.
+        next.as_mut().enable();
+        if let Some(found) = find() {
+            return found;
+        }
+        next.await;
     }
 }
 

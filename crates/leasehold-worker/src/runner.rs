@@ -6,15 +6,16 @@ use leasehold_core::{Status, Task, WorkerId};
 use leasehold_queue::Settlement;
 use leasehold_store::Host;
 use leasehold_store::host::End;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tracing::Instrument;
 
 use crate::handler::{Handler, Handlers, TaskError};
 use crate::options::WorkerOptions;
-use crate::run_handle::{RunHandle, Stop};
-use crate::staging::{ArtifactIo, RunOutcome, StagedRun};
+use crate::run_handle::{Phase, RunHandle, Stop};
+use crate::staging::{ArtifactIo, RunOutcome, StagedRun, timed_out};
 use crate::worker::{Counters, Counts};
 
 /// Handlers of a worker, with everything they need. Clones share their state.
@@ -36,7 +37,7 @@ impl TaskRunner {
 
     /// Runs the handler of a claimed task until it ends or has to stop. Returns the result to record, or none if
     /// nothing may be written. When this returns, the handler has stopped, or its claim is left to expire.
-    pub(crate) async fn run(&self, task: Task, run: &Arc<RunHandle>) -> Option<Settlement> {
+    pub(crate) async fn run(&self, task: Arc<Task>, run: &Arc<RunHandle>) -> Option<Settlement> {
         tracing::info!("task started");
         self.counts.add(|counts| &mut counts.started);
         self.counts.running.fetch_add(1, Relaxed);
@@ -91,23 +92,21 @@ impl TaskRunner {
         self.counts.add(count);
     }
 
-    async fn run_handler(&self, task: Task, run: &Arc<RunHandle>) -> Option<Settlement> {
+    async fn run_handler(&self, task: Arc<Task>, run: &Arc<RunHandle>) -> Option<Settlement> {
         let Some(Handler { run: handler, is_awaited }) = self.handlers.get(&task.task_type).cloned() else {
             return Some(Settlement::Release);
         };
         let timeout = task.timeout_secs;
         let (sender, received) = oneshot::channel::<RunOutcome>();
         let (artifact_io, run_handle) = (self.artifact_io.clone(), run.clone());
-        let phase = watch::Sender::default();
-        let staged = StagedRun { artifact_io, handler, task, run: run_handle, phase };
-        let (limit, is_publishing) = (staged.timed_out(self.host.clone()), staged.is_publishing());
+        let staged = StagedRun { artifact_io, handler, task, run: run_handle };
         let work = async move {
             // The receiver is dropped if the run was abandoned.
             let _ = sender.send(staged.run().await);
         };
         let mut running = self.host.spawn(Box::pin(work.in_current_span()));
-        let interrupted = select(Box::pin(run.until_stopped()), limit);
-        let (reason, outcome) = match select(&mut running, interrupted).await {
+        let (stopped, limit) = (pin!(run.until_stopped()), pin!(timed_out(run, timeout, &*self.host)));
+        let (reason, outcome) = match select(&mut running, select(stopped, limit)).await {
             Either::Left((end, _)) => match run.stop_reason() {
                 None => return Some(ended(end, received.await.ok())),
                 // It was asked to stop, and has stopped before this was polled.
@@ -118,7 +117,7 @@ impl TaskRunner {
                     Either::Left((reason, _)) => reason,
                     Either::Right(_) => Stop::TimedOut,
                 };
-                if is_awaited || is_publishing() {
+                if is_awaited || run.phase() == Phase::Publishing {
                     run.stop(reason);
                     let timeout = self.host.sleep(self.options.stop_wait);
                     if let Either::Right(_) = select(&mut running, timeout).await {

@@ -20,12 +20,12 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::watch;
 
 use crate::handler::{Context, HandlerFn, TaskError};
-use crate::run_handle::RunHandle;
+use crate::run_handle::{Phase, RunHandle};
 
 /// Pause before the next attempt after a result could not be published yet.
 const NOT_YET_PAUSE: Duration = Duration::from_mins(61);
@@ -119,15 +119,6 @@ impl RunFiles {
     }
 }
 
-/// Phase of a run. The time limit of a handler counts only while it runs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Phase {
-    #[default]
-    Staging,
-    Running,
-    Publishing,
-}
-
 /// Outcome of a run: the handler's output, and its result files.
 pub(crate) type RunOutcome = Result<(Value, Artifacts), TaskError>;
 
@@ -135,46 +126,39 @@ pub(crate) type RunOutcome = Result<(Value, Artifacts), TaskError>;
 pub(crate) struct StagedRun {
     pub(crate) artifact_io: Option<Arc<dyn ArtifactIo>>,
     pub(crate) handler: HandlerFn,
-    pub(crate) task: Task,
+    pub(crate) task: Arc<Task>,
     pub(crate) run: Arc<RunHandle>,
-    pub(crate) phase: watch::Sender<Phase>,
+}
+
+/// Completes when a handler has exceeded its time limit.
+pub(crate) async fn timed_out(run: &RunHandle, secs: Option<u64>, host: &dyn Host) {
+    let Some(secs) = secs else { return pending().await };
+    run.until_started().await;
+    host.sleep(Duration::from_secs(secs)).await;
+    if run.phase() == Phase::Publishing {
+        pending::<()>().await;
+    }
 }
 
 impl StagedRun {
-    /// Completes when the handler has exceeded its time limit.
-    pub(crate) fn timed_out(&self, host: Arc<dyn Host>) -> BoxFuture<'static, ()> {
-        let Some(secs) = self.task.timeout_secs else { return Box::pin(pending()) };
-        let mut phase = self.phase.subscribe();
-        Box::pin(async move {
-            let began = phase.wait_for(|phase| *phase != Phase::Staging).await.is_ok();
-            host.sleep(Duration::from_secs(secs)).await;
-            if !began || *phase.borrow() == Phase::Publishing {
-                pending::<()>().await;
-            }
-        })
-    }
-
-    /// True while results are being published, which must not be interrupted.
-    pub(crate) fn is_publishing(&self) -> impl Fn() -> bool + use<> {
-        let phase = self.phase.subscribe();
-        move || *phase.borrow() == Phase::Publishing
-    }
-
     /// Stages, runs, publishes. No handler has started before staging is complete, so staging may simply stop with
     /// the claim; publishing is asked to stop, because it has to clean up.
     pub(crate) async fn run(self) -> RunOutcome {
-        let is_stopped = if breaks("staging-goes-on") { pending().boxed() } else { self.stopped() };
-        let files = match select(Box::pin(self.stage()), is_stopped).await {
+        let stopped = async {
+            if breaks("staging-goes-on") { pending().await } else { self.run.until_stopped().await }
+        };
+        let (staged, stopped) = (pin!(self.stage()), pin!(stopped));
+        let files = match select(staged, stopped).await {
             Either::Left((files, _)) => Arc::new(files?),
             // The reason is known to the caller that stopped it.
             Either::Right(_) => return Err(TaskError::Retry("stopped".to_owned())),
         };
         self.run.clear_progress();
-        self.phase.send_replace(Phase::Running);
-        let (task, run) = (Arc::new(self.task.clone()), self.run.clone());
+        self.run.set_phase(Phase::Running);
+        let (task, run) = (self.task.clone(), self.run.clone());
         let context = Context { task, run, files: files.clone() };
         let output = (self.handler)(context, self.task.input.clone()).await?;
-        self.phase.send_replace(Phase::Publishing);
+        self.run.set_phase(Phase::Publishing);
         let results = self.publish(&files).await?;
         Ok((output, results))
     }

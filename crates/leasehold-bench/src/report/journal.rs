@@ -19,17 +19,18 @@ impl BenchReport {
             return;
         }
         println!(
-            "{:<7} {:<13} {:>8} {:>8} {:>6} {:>12} {:>13}",
-            "store", "stage", "tasks/s", "bare/s", "ratio", "range", "requests/task"
+            "{:<7} {:<13} {:>8} {:>8} {:>6} {:>14} {:>8} {:>13}",
+            "store", "stage", "tasks/s", "bare/s", "ratio", "range", "cpu µs", "requests/task"
         );
         for stage in &measured.stages {
             let (ratio, range) = median_of(stage, |rates| rates.ours / rates.bare);
             println!(
-                "{:<7} {:<13} {:>8.0} {:>8.0} {ratio:>6.2} {range:>12} {:>13.4}",
+                "{:<7} {:<13} {:>8.0} {:>8.0} {ratio:>6.2} {range:>14} {:>8.0} {:>13.4}",
                 place.name(),
                 stage.name,
                 median_of(stage, |rates| rates.ours).0,
                 median_of(stage, |rates| rates.bare).0,
+                median_of(stage, |rates| rates.cpu_micros).0,
                 median_of(stage, |rates| rates.requests).0,
             );
         }
@@ -69,6 +70,7 @@ fn as_json(stage: &JournalStage) -> Value {
             json!({
                 "tasks_per_second": rates.ours,
                 "bare_per_second": rates.bare,
+                "cpu_us_per_task": rates.cpu_micros,
                 "requests_per_task": rates.requests,
             })
         })

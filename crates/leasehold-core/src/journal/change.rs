@@ -82,15 +82,19 @@ impl TaskChange {
         }
     }
 
-    /// Changes a task into its next revision. The change of any other revision is corrupt.
-    pub fn apply(self, task: &mut Task) -> Result<()> {
-        if self.rev != task.rev + 1 {
-            let message = format!(
-                "revision {} of task {} follows revision {} in the journal",
-                self.rev, task.id, task.rev
-            );
-            return Err(Error::new(Kind::Corrupt, message));
+    /// Checks that the change is that of the next revision of a task. The change of any other revision is corrupt.
+    pub(super) fn check_follows(&self, task: &Task) -> Result<()> {
+        if self.rev == task.rev + 1 {
+            return Ok(());
         }
+        let message =
+            format!("revision {} of task {} follows revision {} in the journal", self.rev, task.id, task.rev);
+        Err(Error::new(Kind::Corrupt, message))
+    }
+
+    /// Changes a task into its next revision.
+    pub fn apply(self, task: &mut Task) -> Result<()> {
+        self.check_follows(task)?;
         let from = task.status();
         task.rev = self.rev;
         task.updated_at = self.at;

@@ -30,6 +30,7 @@ pub use tick::Ticked;
 use super::change::TaskChange;
 use super::record::{ChangeKind, JournalRecord};
 use super::state::{ClaimRenewal, LoadedTask};
+use super::task::JournalTask;
 use crate::error::{Error, Reason, Result};
 use crate::ids::TaskId;
 use crate::random::SplitMix64;
@@ -55,6 +56,8 @@ pub struct JournalContext {
 pub struct JournalDecision<T> {
     /// Records to append to the log and to apply.
     pub records: Vec<JournalRecord>,
+    /// Tasks that the first records change, if the decision has parsed them: applying the records need not do it again.
+    pub(super) parsed: Vec<JournalTask>,
     /// Renewals of claims, which are applied and not logged.
     pub renewals: Vec<(TaskId, ClaimRenewal)>,
     /// Answer to the request.
@@ -68,12 +71,14 @@ pub struct JournalDecision<T> {
 impl<T> JournalDecision<T> {
     /// Decision with records: the commit proves that the broker is current.
     fn done(records: Vec<JournalRecord>, answer: T) -> Self {
-        Self { records, renewals: Vec::new(), answer: Ok(answer), is_refusal: false }
+        let (parsed, renewals) = (Vec::new(), Vec::new());
+        Self { records, parsed, renewals, answer: Ok(answer), is_refusal: false }
     }
 
     /// Answer from the state, without records.
     fn refused(answer: Result<T>) -> Self {
-        Self { records: Vec::new(), renewals: Vec::new(), answer, is_refusal: true }
+        let (records, parsed, renewals) = (Vec::new(), Vec::new(), Vec::new());
+        Self { records, parsed, renewals, answer, is_refusal: true }
     }
 
     /// Error in the request itself, which no state could change.

@@ -92,11 +92,18 @@ impl JournalState {
     /// Appends the records of a decision to the lines of a commit, and applies them. After an error the state is unusable:
     /// the decision was not made on it.
     pub fn log<T>(&mut self, decision: JournalDecision<T>, lines: &mut Vec<u8>) -> Result<Logged<T>> {
-        let JournalDecision { records, renewals, answer, is_refusal } = decision;
+        let JournalDecision { records, parsed, renewals, answer, is_refusal } = decision;
         let count = u32::try_from(records.len()).unwrap_or(u32::MAX);
+        let mut parsed = parsed.into_iter();
         for record in records {
             record.write(lines);
-            self.apply(record)?;
+            match record {
+                JournalRecord::Change { task, change, .. } => {
+                    let parsed = parsed.next().filter(|parsed| parsed.task.id == task);
+                    self.change(task, *change, parsed)?;
+                }
+                record => self.apply(record)?,
+            }
         }
         for (id, renewal) in renewals {
             self.renew_claim(id, renewal);
@@ -108,7 +115,7 @@ impl JournalState {
     pub fn apply(&mut self, record: JournalRecord) -> Result<()> {
         match record {
             JournalRecord::Submit(task) => self.insert(task),
-            JournalRecord::Change { task, change, .. } => self.change(task, *change),
+            JournalRecord::Change { task, change, .. } => self.change(task, *change, None),
             JournalRecord::Heard { tasks, .. } => tasks.into_iter().try_for_each(|task| self.hear(task)),
             JournalRecord::Archive(change) => self.change_archive(*change),
         }
@@ -162,12 +169,23 @@ impl JournalState {
         Ok(())
     }
 
-    fn change(&mut self, id: TaskId, change: TaskChange) -> Result<()> {
+    /// Changes a task; `parsed` is the task before, if a decision has parsed it. After an error nothing has changed.
+    fn change(&mut self, id: TaskId, change: TaskChange, parsed: Option<JournalTask>) -> Result<()> {
         let Some(live) = self.tasks.get_mut(&id) else {
             return Err(corrupt(&format!("task {id} changes, but does not exist")));
         };
-        let task = live.load()?.logged.into_owned().changed(change)?;
+        let loaded = parsed.map_or_else(|| Ok(live.load()?.logged), |parsed| Ok(Cow::Owned(parsed)))?;
+        change.check_follows(&loaded.task)?;
+        let parsed = if let Cow::Owned(parsed) = loaded { Some(parsed) } else { None };
         self.indexes.remove(id, &live.indexed, live.body.worker());
+        let renewal = live.body.take_renewal();
+        // A running task is moved, not copied.
+        let before = match (parsed, std::mem::replace(&mut live.body, TaskBody::Encoded(Box::default()))) {
+            (Some(parsed), _) => parsed,
+            (None, TaskBody::Running(running)) => running.logged,
+            (None, TaskBody::Encoded(body)) => JournalTask::decode(&body)?,
+        };
+        let task = before.changed(change)?;
         if task.task.status() == Status::Purged {
             self.tasks.remove(&id);
             if let Some(key) = task.reserved_key() {
@@ -175,7 +193,7 @@ impl JournalState {
             }
             return Ok(());
         }
-        let (head, body) = TaskBody::new(task, live.body.take_renewal());
+        let (head, body) = TaskBody::new(task, renewal);
         live.indexed = self.indexes.insert(&head, body.worker());
         live.body = body;
         Ok(())

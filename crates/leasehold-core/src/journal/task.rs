@@ -119,7 +119,8 @@ impl JournalTask {
                 beside.insert(HEARD.into(), true.into());
             }
         }
-        EncodedTask { head: self.head(), body: short::write(&self.task, beside).into() }
+        // A copy of the right size takes less time than to shrink the buffer, and leaves no holes between tasks.
+        EncodedTask { head: self.head(), body: short::write(&self.task, beside)[..].into() }
     }
 
     /// Parses an encoded task.

@@ -32,6 +32,9 @@ use crate::time::StoreTime;
 /// Field with the actor of a submit that is the whole history.
 const SUBMITTED_BY: &str = "submitted_by";
 
+/// Size that most tasks with a small input do not exceed. A buffer that grows is copied several times.
+const USUAL_BYTES: usize = 1_024;
+
 const MAX_ATTEMPTS: u32 = 4;
 const RETRY_POLICY: RetryPolicy =
     RetryPolicy { initial_secs: 1.0, factor: 2.0, max_secs: 300.0, jitter: 0.2 };
@@ -66,7 +69,9 @@ pub(crate) fn write(task: &Task, beside: Map<String, Value>) -> Vec<u8> {
     if submitted_by.is_some() || !beside.is_empty() {
         flat.unknown.to_mut().extend(submitted_by.into_iter().chain(beside));
     }
-    serde_json::to_vec(&flat).expect("a task has no keys that are not text")
+    let mut body = Vec::with_capacity(USUAL_BYTES);
+    serde_json::to_writer(&mut body, &flat).expect("a task has no keys that are not text");
+    body
 }
 
 /// Parses the short form of a task; the error is the reason why it is corrupt.

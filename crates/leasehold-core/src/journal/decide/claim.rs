@@ -33,7 +33,7 @@ impl JournalState {
     /// The answer must not be sent before the commit is confirmed: then even a task that crashes its worker, and the broker
     /// with it, uses up its attempts.
     pub fn claim(&self, request: &ClaimRequest, context: &JournalContext) -> JournalDecision<Vec<Task>> {
-        let (mut records, mut claimed, mut rejected) = (Vec::new(), Vec::new(), 0);
+        let (mut records, mut parsed, mut claimed, mut rejected) = (Vec::new(), Vec::new(), Vec::new(), 0);
         let mut lease_ids = request.lease_ids.iter().peekable();
         for id in self.ready(&request.types) {
             let Some(lease_id) = lease_ids.peek().filter(|_| rejected < REJECTED_MAX) else { break };
@@ -47,16 +47,17 @@ impl JournalState {
             // A corrupt task is left in place; reading it by its id shows the error.
             let Ok(task) = live.load() else { continue };
             match decide(&task, &event, request.worker.as_str(), context) {
-                Ok((record, task)) => {
+                Ok((record, claim)) => {
                     records.push(record);
-                    claimed.push(task);
+                    parsed.push(task.logged.into_owned());
+                    claimed.push(claim);
                     lease_ids.next();
                 }
                 Err(_) => rejected += 1,
             }
         }
         // That nothing is due needs no proof: the worker asks again.
-        JournalDecision::done(records, claimed)
+        JournalDecision { parsed, ..JournalDecision::done(records, claimed) }
     }
 
     /// Due tasks of some types, in the order in which they are claimed.

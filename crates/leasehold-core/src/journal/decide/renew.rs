@@ -74,7 +74,7 @@ impl JournalState {
         } else {
             vec![heard]
         };
-        JournalDecision { records, renewals, answer: Ok(answers), is_refusal }
+        JournalDecision { records, parsed: Vec::new(), renewals, answer: Ok(answers), is_refusal }
     }
 
     /// New renewal of a claim, and whether the claim was made or renewed since the last fence (`heard`); none if the
