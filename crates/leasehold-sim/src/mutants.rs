@@ -146,9 +146,9 @@ pub const ALL: [MutantInfo; 71] = [
     info(Code("archive-logged-first"), Journal, STEADY, "P1", "but does not exist", "tasks are archived in the log before their object is written"),
     info(Code("archive-object-deleted-early"), Journal, STEADY, "P1", "but the log refers to it", "a merged archive object is deleted before the record that removes it"),
     info(Code("broker-answers-early"), Journal, STEADY, "P1", "P1: ", "a broker answers before the commit is confirmed"),
-    info(Code("broker-renews-untrusted"), Journal, STEADY, "P2", "P2: ", "a broker renews claims although its lease may have expired").first_seed(69),
-    info(Code("trust-not-carried"), Journal, STEADY, "P2", "P2: ", "a new lease does not carry `trusted_until` forward").first_seed(175),
-    info(Code("broken-trust-not-kept"), Journal, STEADY, "P2", "P2: ", "a lease is broken without keeping the time until which its holder trusts it").first_seed(175),
+    info(Code("broker-renews-untrusted"), Journal, STEADY, "P2", "P2: ", "a broker renews claims although its lease may have expired").first_seed(747),
+    info(Code("trust-not-carried"), Journal, STEADY, "P2", "P2: ", "a new lease does not carry `trusted_until` forward").first_seed(203),
+    info(Code("broken-trust-not-kept"), Journal, STEADY, "P2", "P2: ", "a lease is broken without keeping the time until which its holder trusts it").first_seed(203),
     info(Code("renewal-not-logged"), Journal, STEADY, "P2", "P2: ", "the first renewal of a claim with a new broker is not logged").first_seed(6),
     info(Code("unrenewed-extended"), Journal, STEADY, "P4", "C5: ", "a takeover extends claims that were not renewed since the last fence").first_seed(4),
     // Hints and requests.

@@ -88,12 +88,15 @@ pub(super) fn missing_object(name: &ArchiveName) -> Error {
     Error::new(Kind::Corrupt, format!("`{key}`, a part of the journal's archive, is missing"))
 }
 
+/// Selects the tasks that a retention removes.
+pub(super) type PurgesTask = Box<dyn Fn(&JournalTask) -> bool + Send + Sync>;
+
 /// Objects to be written: tasks that are to be archived, and objects that are merged with them.
 pub(super) struct ArchiveJob {
     pub(super) batch: ArchiveBatch,
     pub(super) merged: Vec<ArchiveRef>,
     /// Selects the tasks that are removed.
-    pub(super) purges: Option<Box<dyn Fn(&JournalTask) -> bool + Send + Sync>>,
+    pub(super) purges: Option<PurgesTask>,
 }
 
 /// Objects that were written.
@@ -157,7 +160,7 @@ pub(super) async fn delete(client: &Client, names: Vec<ArchiveName>) -> Vec<Arch
     for name in names {
         let key = keys::journal_archive(&name);
         match client.delete(Purpose::Journal, &key).await {
-            Ok(_) => deleted.push(name),
+            Ok(()) => deleted.push(name),
             Err(error) => tracing::debug!(%key, %error, "failed to delete a removed archive object"),
         }
     }

@@ -77,7 +77,7 @@ enum BrokerEvent {
     Lease(Result<Renewed>),
     Maintenance(MaintenanceDone),
     Archived(ArchiveDone),
-    LookedUp(LookedUp),
+    LookedUp(Box<LookedUp>),
     Request(BrokerRequest),
     /// All senders of requests are gone, or the broker was asked to close.
     Closed,
@@ -148,7 +148,7 @@ impl Broker {
                 }
                 BrokerEvent::Maintenance(done) => self.maintained(done),
                 BrokerEvent::Archived(done) => self.archived(done)?,
-                BrokerEvent::LookedUp(done) => self.looked_up(done)?,
+                BrokerEvent::LookedUp(done) => self.looked_up(*done)?,
                 BrokerEvent::Request(request) => self.handle(request)?,
                 BrokerEvent::Closed => self.close(),
                 BrokerEvent::Woken => {}
@@ -172,7 +172,7 @@ impl Broker {
                 return Poll::Ready(BrokerEvent::Archived(done));
             }
             if let Poll::Ready(done) = self.lookups.poll(context) {
-                return Poll::Ready(BrokerEvent::LookedUp(done));
+                return Poll::Ready(BrokerEvent::LookedUp(Box::new(done)));
             }
         }
         if !self.is_closing

@@ -201,7 +201,7 @@ impl BrokerSlot {
         let (client, home, transport) = (self.client.detached(), self.home.clone(), self.transport.clone());
         let link = BrokerLink { client, home, transport, sender: requests.downgrade(), received };
         let work = async move {
-            let end = link.run(&setter, otherwise).await;
+            let end = Box::pin(link.run(&setter, otherwise)).await;
             setter.set(BrokerStage::Ended(end));
         };
         let work = self.client.host().spawn_thread("leasehold-broker", Box::pin(work));
@@ -244,9 +244,9 @@ impl BrokerLink {
                 stage.set(BrokerStage::Serving);
                 tracing::info!(queue = %client.describe(), "became the broker of the queue");
                 let host = client.host().clone();
-                let broker = Broker::new(client, *journal, received).serve();
+                let broker = Box::pin(Broker::new(client, *journal, received).serve());
                 match listener {
-                    Some(listener) => serve_clients(listener, sender, host, broker).await,
+                    Some(listener) => Box::pin(serve_clients(listener, sender, host, broker)).await,
                     None => broker.await,
                 }
             }

@@ -72,7 +72,7 @@ pub(super) async fn open(
 ) -> Result<OpenedQueue> {
     let candidate = Candidate { client, log: &home.log, transport, instance: new_instance(client) };
     let mut lease = match candidate.take_lease().await? {
-        TakenOrConnected::Taken(lease) => lease,
+        TakenOrConnected::Taken(lease) => *lease,
         TakenOrConnected::Connected(channel) => return Ok(OpenedQueue::Client(channel)),
     };
     let opened = async {
@@ -121,7 +121,7 @@ struct Candidate<'a> {
 }
 
 enum TakenOrConnected {
-    Taken(BrokerLease),
+    Taken(Box<BrokerLease>),
     Connected(LineChannel),
 }
 
@@ -142,7 +142,7 @@ impl Candidate<'_> {
         loop {
             let taken = BrokerLease::take(client, log, instance, address.as_ref(), ended.as_ref()).await;
             let held = match taken.map_err(with_way_out)? {
-                TakenJournal::Ours(lease) => return Ok(TakenOrConnected::Taken(*lease)),
+                TakenJournal::Ours(lease) => return Ok(TakenOrConnected::Taken(lease)),
                 TakenJournal::Others(held) => held,
             };
             let refusals = match self.connect_to(&held).await {

@@ -7,7 +7,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_core::filter::Filter;
 use leasehold_core::journal::{
-    ArchiveName, ArchiveRef, ArchivedRange, ExportPage, JournalTask, TaskPage, TaskPlace,
+    ArchiveName, ArchiveRef, ArchivedRange, EncodedTask, ExportPage, JournalTask, TaskPage, TaskPlace,
 };
 use leasehold_core::{Error, Kind, Result, Task, TaskId, TaskIdPrefix};
 
@@ -62,7 +62,7 @@ impl JournalQueue {
                     missing = Some(object.name);
                     continue 'start;
                 };
-                ids.extend(tasks.iter().map(|task| task.id()).filter(|id| prefix.matches(id)));
+                ids.extend(tasks.iter().map(EncodedTask::id).filter(|id| prefix.matches(id)));
             }
             return prefix.resolve(&ids);
         }
@@ -71,7 +71,7 @@ impl JournalQueue {
 
     /// Lists the tasks that match, in the order of their ids.
     pub(super) fn list_tasks(&self, filter: Filter) -> BoxStream<'_, Result<Task>> {
-        self.pages(move |first| {
+        pages(move |first| {
             let (query, filter) = (StateQuery::List { filter: filter.clone(), first }, filter.clone());
             self.page(
                 query,
@@ -87,7 +87,7 @@ impl JournalQueue {
 
     /// Exports all tasks, in the order of their ids.
     pub(super) fn export_tasks(&self) -> BoxStream<'_, Result<JournalTask>> {
-        self.pages(move |first| {
+        pages(move |first| {
             self.page(
                 StateQuery::Export { first },
                 |answer| match answer {
@@ -98,25 +98,6 @@ impl JournalQueue {
                 |task| task.task.id,
             )
         })
-    }
-
-    /// Items of all pages. `read` reads the page that begins with an id, and returns its items and its end.
-    fn pages<'a, T: Send + 'a, F>(
-        &'a self,
-        read: impl Fn(Option<TaskId>) -> F + Send + 'a,
-    ) -> BoxStream<'a, Result<T>>
-    where
-        F: Future<Output = Result<(Vec<T>, Option<TaskId>)>> + Send + 'a,
-    {
-        let pages = stream::try_unfold(Some(None), move |first: Option<Option<TaskId>>| {
-            let page = first.map(&read);
-            async move {
-                let Some(page) = page else { return Ok(None) };
-                let (items, next) = page.await?;
-                Ok::<_, Error>(Some((stream::iter(items.into_iter().map(Ok)), next.map(Some))))
-            }
-        });
-        pages.try_flatten().boxed()
     }
 
     /// Reads a page of the state and its archived tasks; starts over if an object was replaced meanwhile.
@@ -142,6 +123,22 @@ impl JournalQueue {
         }
         Err(replaced())
     }
+}
+
+/// Items of all pages. `read` reads the page that begins with an id, and returns its items and its end.
+fn pages<'a, T: Send + 'a, F>(read: impl Fn(Option<TaskId>) -> F + Send + 'a) -> BoxStream<'a, Result<T>>
+where
+    F: Future<Output = Result<(Vec<T>, Option<TaskId>)>> + Send + 'a,
+{
+    let pages = stream::try_unfold(Some(None), move |first: Option<Option<TaskId>>| {
+        let page = first.map(&read);
+        async move {
+            let Some(page) = page else { return Ok(None) };
+            let (items, next) = page.await?;
+            Ok::<_, Error>(Some((stream::iter(items.into_iter().map(Ok)), next.map(Some))))
+        }
+    });
+    pages.try_flatten().boxed()
 }
 
 /// Fails if the current state refers to an object that did not exist before the state was read.

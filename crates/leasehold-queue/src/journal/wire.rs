@@ -314,11 +314,13 @@ fn claimed(answer: AnswerTo<ClaimAnswer>) -> RemoteAnswer {
 /// the answer, so that claims that were not delivered are released (rule C6).
 fn serve<T: Send + 'static>(
     id: u64,
-    write: fn(T) -> Result<Content>,
+    write: fn(&T) -> Result<Content>,
     request: impl FnOnce(AnswerTo<T>) -> BrokerRequest,
 ) -> (BrokerRequest, BoxFuture<'static, Option<Bytes>>) {
     let (answer, answered) = oneshot::channel::<Result<T>>();
-    let line = async move { answered.await.ok().map(|answer| answer_line(id, answer.and_then(write))) };
+    let line = async move {
+        answered.await.ok().map(|answer| answer_line(id, answer.and_then(|answer| write(&answer))))
+    };
     (request(answer), line.boxed())
 }
 
@@ -336,16 +338,16 @@ impl Content {
     }
 }
 
-fn json<T: Serialize>(value: T) -> Result<Content> {
+fn json<T: Serialize>(value: &T) -> Result<Content> {
     serde_json::to_value(value).map(Content::of).map_err(malformed)
 }
 
 fn with_tasks<'a>(value: impl Serialize, tasks: impl IntoIterator<Item = &'a Task>) -> Result<Content> {
     let tasks = tasks.into_iter().map(record::write).collect();
-    Ok(Content { tasks, ..json(value)? })
+    Ok(Content { tasks, ..json(&value)? })
 }
 
-fn claim_content(answer: ClaimAnswer) -> Result<Content> {
+fn claim_content(answer: &ClaimAnswer) -> Result<Content> {
     with_tasks(answer.upcoming, &answer.tasks)
 }
 
@@ -354,8 +356,9 @@ fn read_claim(content: Content) -> Result<ClaimAnswer> {
     Ok(ClaimAnswer { tasks, upcoming })
 }
 
-fn optional_task(task: Option<Task>) -> Result<Content> {
-    with_tasks((), &task)
+#[expect(clippy::ref_option, reason = "the answer of a settlement is an option")]
+fn optional_task(task: &Option<Task>) -> Result<Content> {
+    with_tasks((), task)
 }
 
 fn read_optional_task(content: Content) -> Result<Option<Task>> {
@@ -363,10 +366,10 @@ fn read_optional_task(content: Content) -> Result<Option<Task>> {
     Ok(tasks.pop())
 }
 
-fn operated(operated: Operated) -> Result<Content> {
+fn operated(operated: &Operated) -> Result<Content> {
     match operated {
-        Operated::Done(task) => with_tasks(None::<Rejected>, [&*task]),
-        Operated::Rejected(why, task) => with_tasks(Some(why), [&*task]),
+        Operated::Done(task) => with_tasks(None::<Rejected>, [&**task]),
+        Operated::Rejected(why, task) => with_tasks(Some(why), [&**task]),
     }
 }
 
@@ -391,19 +394,19 @@ enum StateContent {
     Count(JournalCounts),
 }
 
-fn state_answer(answer: StateAnswer) -> Result<Content> {
+fn state_answer(answer: &StateAnswer) -> Result<Content> {
     match answer {
-        StateAnswer::Place(TaskPlace::Live(task)) => with_tasks(StateContent::Live, [&*task]),
-        StateAnswer::Place(TaskPlace::Archived(objects)) => json(StateContent::Archived(objects)),
-        StateAnswer::Find(ids, objects) => json(StateContent::Find(ids, objects)),
+        StateAnswer::Place(TaskPlace::Live(task)) => with_tasks(StateContent::Live, [&**task]),
+        StateAnswer::Place(TaskPlace::Archived(objects)) => json(&StateContent::Archived(objects.clone())),
+        StateAnswer::Find(ids, objects) => json(&StateContent::Find(ids.clone(), objects.clone())),
         StateAnswer::List(TaskPage { tasks, archived, next }) => {
-            with_tasks(StateContent::List { archived, next }, &tasks)
+            with_tasks(StateContent::List { archived: archived.clone(), next: *next }, tasks)
         }
         StateAnswer::Export(ExportPage { tasks, archived, next }) => {
             let tasks = tasks.iter().map(|task| task.encode().body().to_vec()).collect();
-            Ok(Content { tasks, ..json(StateContent::Export { archived, next })? })
+            Ok(Content { tasks, ..json(&StateContent::Export { archived: archived.clone(), next: *next })? })
         }
-        StateAnswer::Count(counts) => json(StateContent::Count(counts)),
+        StateAnswer::Count(counts) => json(&StateContent::Count(counts.clone())),
     }
 }
 

@@ -23,8 +23,10 @@ impl ArchiveTable {
     pub fn new(objects: Vec<ArchiveRef>, removed: Vec<(ArchiveName, StoreTime)>) -> Self {
         let objects = objects.into_iter().map(|object| (object.name.clone(), object)).collect();
         let mut table = Self { objects, removed: removed.into_iter().collect(), last: BTreeMap::new() };
-        let days: Vec<_> = table.objects.keys().map(ArchiveName::day).collect();
-        days.into_iter().for_each(|day| table.find_last(day));
+        let days: BTreeSet<_> = table.objects.keys().map(ArchiveName::day).collect();
+        for day in days {
+            table.find_last(day);
+        }
         table
     }
 
@@ -148,7 +150,9 @@ impl ArchiveTable {
             }
             self.objects.insert(object.name.clone(), object);
         }
-        days.into_iter().for_each(|day| self.find_last(day));
+        for day in days {
+            self.find_last(day);
+        }
         Ok(())
     }
 }

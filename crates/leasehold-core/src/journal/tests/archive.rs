@@ -218,10 +218,10 @@ fn a_task_with_a_key_is_archived_when_the_key_has_expired() {
     let id = broker.submit_task(NewTask::new("a", json!(1)).unwrap(), Some(key.clone())).unwrap().id;
     let claim = broker.claim("w1", 1).remove(0);
     broker.settle(&claim, Settlement::complete(json!(1)));
-    broker.pass(hour - secs(1));
+    broker.pass(minutes(59));
     broker.archive();
     assert_eq!(broker.state.len(), 1);
-    broker.pass(secs(2));
+    broker.pass(minutes(2));
     broker.archive();
     assert_eq!(broker.state.len(), 0);
     broker.check();
@@ -343,8 +343,8 @@ fn corrupt_changes_of_the_archive_are_explained() {
         .iter()
         .map(|change| {
             let mut state = broker.replayed();
-            let line = format!(r#"{{"kind":"archive",{change}}}"#);
-            state.replay(line.as_bytes()).unwrap_err().to_string()
+            let record = format!(r#"{{"kind":"archive",{change}}}"#);
+            state.replay(record.as_bytes()).unwrap_err().to_string()
         })
         .collect();
     insta::with_settings!({filters => vec![(r"[0-9a-f]{8}-[0-9a-f-]{27}", "[id]")]}, {

@@ -34,6 +34,8 @@ pub(super) struct Archiver {
     /// Tasks that are archived before the next snapshot.
     round: Option<ArchiveRound>,
     job: Option<BoxFuture<'static, ArchiveDone>>,
+    /// True if a job of this round has failed: the next round tries again.
+    has_failed: bool,
     /// Requests that wait for the end of the job.
     pub(super) requests: VecDeque<ArchiveRequest>,
     /// Removed objects that were deleted, which is yet to be logged.
@@ -43,8 +45,10 @@ pub(super) struct Archiver {
 /// Archiving of everything that has ended long enough ago.
 #[derive(Default)]
 struct ArchiveRound {
-    /// Place among the final tasks at which it continues; none if all of them were examined.
-    after: Option<Option<(StoreTime, TaskId)>>,
+    /// Place among the final tasks after which it continues; none at the begin.
+    after: Option<(StoreTime, TaskId)>,
+    /// True if all final tasks were examined.
+    is_examined: bool,
     batches: VecDeque<ArchiveBatch>,
 }
 
@@ -66,11 +70,18 @@ enum JobRequest {
 
 impl Archiver {
     pub(super) fn new(limits: ArchiveLimits) -> Self {
-        Self { limits, round: None, job: None, requests: VecDeque::new(), deleted: Vec::new() }
+        Self {
+            limits,
+            round: None,
+            job: None,
+            has_failed: false,
+            requests: VecDeque::new(),
+            deleted: Vec::new(),
+        }
     }
 
     pub(super) fn begin(&mut self) {
-        self.round = Some(ArchiveRound { after: Some(None), ..ArchiveRound::default() });
+        (self.round, self.has_failed) = (Some(ArchiveRound::default()), false);
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -98,7 +109,7 @@ impl Broker {
         if self.archiver.job.is_some() || self.archiver.round.is_none() {
             return Ok(false);
         }
-        let job = if self.is_closing { None } else { self.next_job()? };
+        let job = if self.is_closing || self.archiver.has_failed { None } else { self.next_job()? };
         match job {
             Some(_) if !self.lease.requires(ARCHIVE_KIND) => self.lease.require(ARCHIVE_KIND),
             Some(job) => {
@@ -116,12 +127,10 @@ impl Broker {
     fn next_job(&mut self) -> Result<Option<ArchiveJob>> {
         let (now, limits) = (self.now()?, self.archiver.limits);
         let Some(round) = &mut self.archiver.round else { return Ok(None) };
-        while round.batches.is_empty()
-            && let Some(after) = round.after
-        {
-            let page = self.state.archivable(after, now, &limits);
+        while round.batches.is_empty() && !round.is_examined {
+            let page = self.state.archivable(round.after, now, &limits);
             round.batches.extend(page.batches);
-            round.after = page.next.map(Some);
+            (round.after, round.is_examined) = (page.next, page.next.is_none());
         }
         while let Some(batch) = round.batches.front() {
             if let Some(merged) = self.state.archive().merge_with(batch, &limits) {
@@ -157,7 +166,10 @@ impl Broker {
                     JobRequest::PurgeTask(answer) => self.send(HeldAnswer::new(answer, Err(error)))?,
                     JobRequest::Round | JobRequest::Late => {
                         tracing::warn!(%error, "failed to archive tasks of the journal, retrying");
-                        self.archiver.round = self.archiver.round.take().map(|_| ArchiveRound::default());
+                        if let Some(round) = &mut self.archiver.round {
+                            *round = ArchiveRound { is_examined: true, ..ArchiveRound::default() };
+                        }
+                        self.archiver.has_failed = true;
                     }
                 }
                 return Ok(());
@@ -211,7 +223,7 @@ impl Broker {
     fn handle_archive(&mut self, request: ArchiveRequest) -> Result<()> {
         match request {
             ArchiveRequest::Purge { retention, after, by, answer } => {
-                self.purge_page(&retention, after, &by, answer)
+                self.purge_page(&retention, after.as_ref(), &by, answer)
             }
             ArchiveRequest::PurgeTask { id, object, retention, by, answer } => {
                 match self.state.archive().get(&object).filter(|object| object.may_have(&id)).cloned() {
@@ -236,13 +248,13 @@ impl Broker {
     fn purge_page(
         &mut self,
         retention: &Arc<Retention>,
-        after: Option<ArchiveName>,
+        after: Option<&ArchiveName>,
         by: &str,
         answer: AnswerTo<PurgedPage>,
     ) -> Result<()> {
         let context = JournalContext { by: by.to_owned(), now: self.now()?, random: 0 };
-        let (mut whole, mut place, mut mixed) = (Vec::new(), after.clone(), None);
-        for object in self.state.archive().objects_after(after.as_ref()) {
+        let (mut whole, mut place, mut mixed) = (Vec::new(), after.cloned(), None);
+        for object in self.state.archive().objects_after(after) {
             match ObjectPurge::of(object, retention, &context) {
                 ObjectPurge::Nothing => {}
                 ObjectPurge::Everything if whole.len() < BROKER_PAGE_MAX => whole.push(object.clone()),

@@ -188,14 +188,14 @@ impl Maintenance {
                 delete_replaced(&client, &outdated).await;
             }
             let archived = delete_archived(&client, archived).await;
-            let trimmed = match floor {
+            let deleted = match floor {
                 None => Ok(deleted_to),
                 Some(floor) => {
-                    let trimmed = trimmer.delete_below(floor, deleted_to, &fences).await;
-                    trimmed.map(|_| Seq::new(floor.get().saturating_sub(1)))
+                    let below = trimmer.delete_below(floor, deleted_to, &fences).await;
+                    below.map(|_| Seq::new(floor.get().saturating_sub(1)))
                 }
             };
-            MaintenanceDone::Deleted(trimmed, archived)
+            MaintenanceDone::Deleted(deleted, archived)
         };
         self.work = Some(delete.boxed());
     }
