@@ -284,7 +284,7 @@ impl ObjectQueue {
                 match finding {
                     Finding::Fine => {}
                     Finding::Transient(by, reason) => {
-                        checked.transient.push(TransientObject { key, by, reason })
+                        checked.transient.push(TransientObject { key, by, reason });
                     }
                     Finding::Corrupt(reason, remedy) => checked.corrupt(key, reason, remedy),
                     Finding::Repairable => {

@@ -229,7 +229,7 @@ impl Faults {
             "very-slow" => self.very_slow = rate()?,
             "crash-at-write" => self.crash_at_write = rate()?,
             "process-fault-every" => {
-                self.process_fault_every = (value > 0).then(|| Duration::from_secs(value))
+                self.process_fault_every = (value > 0).then(|| Duration::from_secs(value));
             }
             "crash" => self.process_faults.crash = value,
             "pause" => self.process_faults.pause = value,

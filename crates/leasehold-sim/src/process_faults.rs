@@ -1,4 +1,4 @@
-//! ProcessFaults of processes and clocks: crashes, pauses, stalls, jumps.
+//! Faults of processes and clocks: crashes, pauses, stalls, jumps.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -72,7 +72,7 @@ impl OperationCounter {
             let name = format!("{} {}s", purpose.name(), verb.name());
             if made > most {
                 return Err(format!(
-                    "requests: {made} {name}, but at most {most} are allowed, after {counts}"
+                    "requests: {made} {name}, but at most {most} are allowed; operations: {counts}"
                 ));
             }
         }
