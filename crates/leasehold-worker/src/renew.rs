@@ -52,7 +52,7 @@ pub(crate) struct RenewalEntry {
     first: FirstRenewal,
 }
 
-/// What the renewer has to do.
+/// Next work of the renewer.
 enum RenewerWork {
     /// Renew these, and sleep until this time; forever if there is none.
     Due(Vec<Arc<RunHandle>>, Option<i64>),

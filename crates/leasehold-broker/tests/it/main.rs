@@ -1,4 +1,5 @@
 //! Queues over one folder, each with a connection of its own, as processes have.
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
 mod hostile;
 mod sharing;

@@ -79,7 +79,7 @@ async fn every_operation_gives_the_same_answer_from_another_process() {
     assert!(
         matches!(client.retry(&known.id).await.unwrap(), Transition::Done(task) if task.status() == Status::Pending)
     );
-    let at = client.now().unwrap().earliest.plus(Duration::from_secs(3_600));
+    let at = client.now().unwrap().earliest.plus(Duration::from_hours(1));
     assert!(matches!(client.reschedule(&known.id, at).await.unwrap(), Transition::Done(_)));
     let history = client.get_history(&known.id).await.unwrap();
     assert_eq!(history.last().unwrap().by, "client");

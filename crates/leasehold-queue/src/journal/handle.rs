@@ -37,7 +37,7 @@ pub(crate) struct BrokerSlot {
     running: Mutex<Option<RunningBroker>>,
 }
 
-/// What a process does if it cannot connect to a broker.
+/// Behaviour of a process that cannot connect to a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WithoutBroker {
     /// It becomes the broker.

@@ -20,7 +20,7 @@ use crate::world::World;
 /// Shortest pause: the lease on the journal expires meanwhile, and the next broker takes a snapshot.
 const PAUSE_MIN: Duration = Duration::from_secs(55);
 /// Maximum that is added to the shortest pause.
-const PAUSE_MORE: Duration = Duration::from_secs(60);
+const PAUSE_MORE: Duration = Duration::from_mins(1);
 
 /// Store of a process that is paused before some of its fences.
 struct PausingStore {
@@ -68,5 +68,5 @@ impl fmt::Debug for PausingStore {
 /// True if this is a fence after other commits: a commit without records.
 fn is_takeover(key: &str, body: &Bytes) -> bool {
     keys::parse_journal_commit(key).is_some_and(|seq| seq.get() > 1)
-        && body.iter().filter(|byte| **byte == b'\n').count() == 1
+        && body.iter().position(|byte| *byte == b'\n') == body.len().checked_sub(1)
 }
