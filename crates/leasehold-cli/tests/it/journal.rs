@@ -122,7 +122,7 @@ fn a_missing_part_of_the_log_is_named_and_check_reports_it() {
 }
 
 #[test]
-fn while_a_worker_is_the_broker_other_processes_read_and_are_told_who_it_is() {
+fn while_a_worker_is_the_broker_other_processes_use_the_queue() {
     let fixture = journal();
     let id = fixture.run(&["submit", "-t", "slow"]);
     let mut worker = RunningCommand::start(worker(&fixture, &["--exec", "slow=sleep 600"]));
@@ -131,9 +131,9 @@ fn while_a_worker_is_the_broker_other_processes_read_and_are_told_who_it_is() {
     assert_eq!(json_of(&fixture, &["stats"])["running"], json!(1));
     assert_eq!(fixture.run(&["list", "--json"]).lines().count(), 1);
     fixture.run(&["check"]);
-    let refused = output_of(&mut fixture.command(&["submit", "-t", "slow"]));
-    let broker = format!("the broker of this queue is process {} on host ", worker.pid());
-    assert!(refused.contains(&broker) && refused.ends_with("--- exit code 75"), "{refused}");
+    let second = fixture.run(&["submit", "-t", "other"]);
+    fixture.run(&["cancel", &second]);
+    assert_eq!(status(&fixture, &second), "cancelled");
     worker.signal("-INT");
     let ended = worker.interrupt();
     assert!(ended.contains("1 requeued"), "{ended}");
@@ -168,6 +168,37 @@ fn a_killed_broker_is_replaced_at_once_and_loses_nothing() {
     assert!(number("completed") > 150, "{stats}");
     assert_eq!(status(&fixture, &held), "running");
     drop(last);
+    fixture.run(&["check"]);
+}
+
+#[test]
+fn producers_and_workers_go_on_when_the_broker_is_killed() {
+    let fixture = journal();
+    let file = fixture.path().join(".leasehold/tasks.ndjson");
+    std::fs::write(&file, "{\"task_type\": \"quick\"}\n".repeat(3_000)).unwrap();
+    let broker = RunningCommand::start(worker(&fixture, &["--exec", "other=true"]));
+    until(|| {
+        fixture.path().join(".leasehold/broker").read_dir().is_ok_and(|mut sockets| sockets.next().is_some())
+    });
+    let mut working = RunningCommand::start(worker(&fixture, &["--exec", "quick=true"]));
+    fixture.run(&["submit", "-t", "quick"]);
+    working.until("task completed");
+    let producer = RunningCommand::start(fixture.command(&["submit-many", file.to_str().unwrap()]));
+    until(|| json_of(&fixture, &["stats"])["completed"].as_u64().unwrap() > 10);
+    broker.signal("-KILL");
+    let ended = producer.end();
+    assert!(ended.ends_with("submitted 3000 tasks\n--- exit code 0"), "{ended}");
+    until(|| {
+        let stats = json_of(&fixture, &["stats"]);
+        let number = |name: &str| stats[name].as_u64().unwrap();
+        assert_eq!(
+            number("completed") + number("running") + number("scheduled") + number("due"),
+            3_001,
+            "{stats}"
+        );
+        number("completed") > 100
+    });
+    drop((broker, working));
     fixture.run(&["check"]);
 }
 

@@ -12,11 +12,11 @@ const SEEDS: u64 = 40;
 
 fn detect(info: &MutantInfo) -> Failed {
     let (options, name) = (info.options().unwrap(), info.mutant.name());
-    let caught =
-        (info.first_seed..info.first_seed + SEEDS).find_map(|seed| info.scenario.play(seed, &options).err());
-    let caught = caught.unwrap_or_else(|| panic!("mutant {name} was not detected"));
-    assert!(caught.message.contains(info.detected_by), "{name} was detected by another check: {caught}");
-    caught
+    let mut caught = (info.first_seed..info.first_seed + SEEDS)
+        .filter_map(|seed| info.scenario.play(seed, &options).err());
+    // Some seeds are detected by another check first.
+    let caught = caught.find(|caught| caught.message.contains(info.detected_by));
+    caught.unwrap_or_else(|| panic!("mutant {name} was not detected by its check"))
 }
 
 /// The check's message without the names and numbers that differ between worlds.
