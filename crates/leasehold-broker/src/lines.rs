@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use leasehold_queue::LineChannel;
 use std::io;
+use std::pin::pin;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
@@ -57,9 +58,16 @@ pub(crate) async fn carry(
         }
         Ok(())
     };
-    tokio::select! {
-        end = reading => end,
-        end = writing => end,
+    let mut reading = pin!(reading);
+    let written = tokio::select! {
+        biased;
+        end = &mut reading => return end,
+        written = writing => written,
+    };
+    match written {
+        Ok(()) => Ok(()),
+        // The other end has closed the connection; what it has sent before is still read.
+        Err(error) => reading.await.and(Err(error)),
     }
 }
 

@@ -6,8 +6,10 @@ use leasehold_core::{Error, HexName, Kind, Result};
 use leasehold_store::{Client, FolderAccess};
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, DirBuilder, Permissions};
+use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 /// Directory of the sockets, below the root of a folder.
@@ -24,6 +26,8 @@ const SHARED: (u32, u32) = (0o2770, 0o660);
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SocketDirectory {
     pub(crate) path: PathBuf,
+    /// Directory of this user that has the directories of its queues; none in a folder.
+    user_directory: Option<PathBuf>,
     is_shared: bool,
 }
 
@@ -34,11 +38,13 @@ impl SocketDirectory {
             let root = fs::canonicalize(&folder.root).map_err(|error| failed("open", &folder.root, error))?;
             return Ok(Self {
                 path: root.join(IN_FOLDER),
+                user_directory: None,
                 is_shared: folder.options.access == FolderAccess::Group,
             });
         }
         let name = blake3::hash(store.describe().as_bytes()).to_hex();
-        Ok(Self { path: user_directory.join(&name[..QUEUE_DIGITS]), is_shared: false })
+        let path = user_directory.join(&name[..QUEUE_DIGITS]);
+        Ok(Self { path, user_directory: Some(user_directory.to_owned()), is_shared: false })
     }
 
     /// Path of the socket of a broker.
@@ -46,30 +52,21 @@ impl SocketDirectory {
         self.path.join(format!("{instance}.sock"))
     }
 
-    /// Creates the directory if it is missing, and removes the sockets of earlier brokers: this process holds the lease.
+    /// Creates the directory if it is missing, and removes the sockets of brokers that have ended.
     pub(crate) fn prepare(&self) -> Result<()> {
-        let (mode, _) = self.modes();
-        DirBuilder::new()
-            .recursive(true)
-            .mode(mode)
-            .create(&self.path)
-            .map_err(|error| failed("create", &self.path, error))?;
-        let found = fs::metadata(&self.path).map_err(|error| failed("open", &self.path, error))?;
-        if !self.is_shared && found.uid() != rustix::process::geteuid().as_raw() {
-            let message = format!(
-                "`{}` belongs to another user; remove it, or set another directory",
-                self.path.display()
-            );
-            return Err(Error::new(Kind::Denied, message));
-        }
-        if found.uid() == rustix::process::geteuid().as_raw() {
-            // Whatever the umask is.
-            fs::set_permissions(&self.path, Permissions::from_mode(mode))
-                .map_err(|error| failed("change the permissions of", &self.path, error))?;
+        match &self.user_directory {
+            Some(user_directory) => {
+                create_own(user_directory)?;
+                create_own(&self.path)?;
+            }
+            // Its folder says who may use it.
+            None => create(&self.path, if self.is_shared { SHARED.0 } else { PRIVATE.0 })?,
         }
         let entries = fs::read_dir(&self.path).map_err(|error| failed("read", &self.path, error))?;
         for path in entries.flatten().map(|entry| entry.path()) {
-            if path.extension().is_some_and(|extension| extension == "sock") {
+            let is_socket = path.extension().is_some_and(|extension| extension == "sock");
+            // A socket with a listener belongs to a broker that lives, although it may have lost its lease.
+            if is_socket && is_refused(&path) {
                 // Another user's socket cannot be removed, and does no harm.
                 let _ = fs::remove_file(path);
             }
@@ -79,14 +76,39 @@ impl SocketDirectory {
 
     /// Lets those use a socket who may use the queue.
     pub(crate) fn open_to_users(&self, socket: &Path) -> Result<()> {
-        let (_, mode) = self.modes();
+        let mode = if self.is_shared { SHARED.1 } else { PRIVATE.1 };
         fs::set_permissions(socket, Permissions::from_mode(mode))
             .map_err(|error| failed("change the permissions of", socket, error))
     }
+}
 
-    fn modes(&self) -> (u32, u32) {
-        if self.is_shared { SHARED } else { PRIVATE }
+/// Creates a directory of this user, and refuses one that another user could change.
+fn create_own(path: &Path) -> Result<()> {
+    create(path, PRIVATE.0)?;
+    let found = fs::symlink_metadata(path).map_err(|error| failed("open", path, error))?;
+    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
+        let message = format!("`{}` is not a directory of this user; remove it", path.display());
+        return Err(Error::new(Kind::Denied, message));
     }
+    Ok(())
+}
+
+/// Creates a directory if it is missing.
+fn create(path: &Path, mode: u32) -> Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(path)
+        .map_err(|error| failed("create", path, error))?;
+    // Whatever the umask is. Only its owner can, and has done so.
+    let _ = fs::set_permissions(path, Permissions::from_mode(mode));
+    Ok(())
+}
+
+/// True if nothing listens at a socket.
+fn is_refused(path: &Path) -> bool {
+    let connected = ShortPath::of(path).map(|short| UnixStream::connect(short.path()));
+    matches!(connected, Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused)
 }
 
 /// Short path of a socket, valid while this exists.

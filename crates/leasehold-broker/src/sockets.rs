@@ -99,7 +99,13 @@ impl BrokerTransport for UnixSockets {
             };
             let short = ShortPath::of(path)?;
             let stream = UnixStream::connect(short.path()).await;
-            let stream = stream.map_err(|error| failed("connect to", path, error))?;
+            let stream = stream.map_err(|error| match error.kind() {
+                // A folder of this host: the broker has ended, or is about to listen.
+                io::ErrorKind::NotFound if store.local_folder().is_some() => {
+                    failed("connect to", path, io::ErrorKind::ConnectionRefused.into())
+                }
+                _ => failed("connect to", path, error),
+            })?;
             let host = store.host().clone();
             let (reader, writer) = within(&*host, greet(stream, instance, ANSWER_BYTES_MAX)).await?;
             let (channel, ends) = channel();

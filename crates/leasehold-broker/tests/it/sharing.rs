@@ -146,3 +146,33 @@ async fn a_process_that_only_reads_does_not_become_the_broker() {
     let sockets = std::fs::read_dir(folder.path().join("queue/.leasehold/broker")).unwrap().count();
     assert_eq!(sockets, 0, "no process is the broker");
 }
+
+#[tokio::test]
+async fn more_open_requests_than_a_connection_may_have_are_answered() {
+    let folder = SharedFolder::new();
+    let (broker, client) = (folder.process("broker").await, folder.process("client").await);
+    broker.submit("first", Value::Null).await.unwrap();
+    let submits = (0..5_000).map(|number| client.submit("many", number).into_future());
+    let submitted = futures::future::join_all(submits).await;
+    assert!(submitted.iter().all(Result::is_ok));
+    assert_eq!(broker.stats().await.unwrap().due, 5_001);
+    client.close().await.unwrap();
+    broker.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn processes_that_start_together_agree_on_one_broker() {
+    for _ in 0..10 {
+        let folder = SharedFolder::new();
+        let mut queues = Vec::new();
+        for number in 0..8 {
+            queues.push(folder.process(&format!("p{number}")).await);
+        }
+        let submits = queues.iter().map(|queue| queue.submit("first", Value::Null).into_future());
+        for submitted in futures::future::join_all(submits).await {
+            submitted.unwrap();
+        }
+        assert_eq!(queues[0].stats().await.unwrap().due, 8);
+        futures::future::join_all(queues.iter().map(|queue| queue.close())).await;
+    }
+}

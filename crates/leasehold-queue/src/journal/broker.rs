@@ -120,10 +120,13 @@ impl Broker {
     pub(super) async fn serve(mut self) -> Result<()> {
         let ended = self.run().await;
         // Answers that are still held are dropped with the state, so that nothing waits for them while the lease is released.
-        let Self { lease, state, .. } = self;
-        drop(state);
-        let released = lease.release().await;
+        let released = self.into_lease().release().await;
         ended.and(released)
+    }
+
+    /// Drops everything but the lease.
+    fn into_lease(self) -> LeaseSlot {
+        self.lease
     }
 
     async fn run(&mut self) -> Result<()> {

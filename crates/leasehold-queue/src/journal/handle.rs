@@ -224,8 +224,11 @@ impl BrokerLink {
         let opened = match (otherwise, &transport) {
             (WithoutBroker::Follow, Some(transport)) => match connect(&client, &**transport).await {
                 Ok(Some(channel)) => Ok(OpenedQueue::Client(channel)),
-                Ok(None) => Err(Error::new(Kind::Unavailable, "the broker of this queue cannot be reached")),
-                Err(error) => Err(error),
+                Ok(None) => {
+                    return BrokerEnd::Stopped("the broker of this queue cannot be reached".to_owned());
+                }
+                // A request that needs a broker reports the error when it opens one.
+                Err(error) => return BrokerEnd::Stopped(error.to_string()),
             },
             _ => open(&client, &home, transport.as_deref()).await,
         };

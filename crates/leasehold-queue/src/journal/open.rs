@@ -78,7 +78,13 @@ pub(super) async fn open(
     let opened = async {
         let listener = match transport {
             // Clients that connect before the broker serves wait for it.
-            Some(transport) => Some(transport.listen(client, &candidate.instance).await?),
+            Some(transport) => match transport.listen(client, &candidate.instance).await {
+                Ok(listener) => Some(listener),
+                Err(error) => {
+                    tracing::warn!(%error, "failed to listen, the broker serves its own process only");
+                    None
+                }
+            },
             None => None,
         };
         Ok((listener, take_over(&home.log, &mut lease, candidate.instance).await?))

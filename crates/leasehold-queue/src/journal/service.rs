@@ -20,6 +20,9 @@ use super::transport::{BrokerListener, LineChannel};
 use super::wire::decode_call;
 use crate::source::next_or;
 
+/// Interval of empty lines to each client, by which it tells a broker that is idle from one that is stopped.
+pub(super) const PULSE_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Time for the last answers of a broker to reach its clients.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
@@ -34,6 +37,8 @@ pub(super) async fn serve_clients<T>(
     let has_ended = watch::Sender::new(false);
     let output = {
         let mut clients = FuturesUnordered::new();
+        // Clients that connect while the broker closes wait here for its end: then they find the next one.
+        let mut late = Vec::new();
         let accepting = async {
             loop {
                 match next_or(&mut clients, pin!(accepted.recv())).await {
@@ -46,8 +51,12 @@ pub(super) async fn serve_clients<T>(
                             "too many connections to the broker, refused one"
                         );
                     }
+                    Either::Right(Some(client)) if requests.upgrade().is_none_or(|open| open.is_closed()) => {
+                        late.push(client);
+                    }
                     Either::Right(Some(client)) => {
-                        clients.push(serve_client(client, requests.clone(), has_ended.subscribe()));
+                        let has_ended = has_ended.subscribe();
+                        clients.push(serve_client(client, requests.clone(), host.clone(), has_ended));
                     }
                 }
             }
@@ -71,21 +80,32 @@ pub(super) async fn serve_clients<T>(
 async fn serve_client(
     client: LineChannel,
     requests: mpsc::WeakSender<BrokerRequest>,
+    host: Arc<dyn Host>,
     mut has_ended: watch::Receiver<bool>,
 ) {
     let LineChannel { sender, mut receiver, work: _work } = client;
     let mut answers: Answers = FuturesUnordered::new();
+    let mut pulse = host.sleep(PULSE_INTERVAL);
     loop {
-        let line = {
-            let received = pin!(receive(&mut receiver, answers.len() < CLIENT_CALLS_MAX));
-            let ended = pin!(has_ended.wait_for(|has_ended| *has_ended));
-            match select(select(received, ended), pin!(forward(&mut answers, &sender))).await {
-                Either::Left((Either::Left((Some(line), _)), _)) => line,
-                Either::Left((Either::Right(_), _)) => break,
-                Either::Left((Either::Left((None, _)), _)) | Either::Right(_) => return,
+        let event = tokio::select! {
+            biased;
+            _ = has_ended.wait_for(|has_ended| *has_ended) => break,
+            is_open = forward(&mut answers, &sender) => ClientEvent::Answered { is_open },
+            line = receiver.recv(), if answers.len() < CLIENT_CALLS_MAX => ClientEvent::Line(line),
+            () = &mut pulse => ClientEvent::Pulse,
+        };
+        let line = match event {
+            ClientEvent::Answered { is_open: true } => continue,
+            ClientEvent::Answered { is_open: false } | ClientEvent::Line(None) => return,
+            ClientEvent::Line(Some(line)) => line,
+            ClientEvent::Pulse => {
+                // A client that does not read knows that it is connected.
+                let _ = sender.try_send(Bytes::from_static(b"\n"));
+                pulse = host.sleep(PULSE_INTERVAL);
+                continue;
             }
         };
-        let (request, answer) = match decode_call(&line) {
+        let (request, answer) = match decode_call(&line, &*host) {
             Ok(call) => call,
             Err(error) => {
                 tracing::warn!(%error, "client of the broker sent a malformed request, disconnected it");
@@ -93,12 +113,13 @@ async fn serve_client(
             }
         };
         let Some(requests) = requests.upgrade() else { break };
+        let mut sending = pin!(requests.send(request));
         // Answers are sent while the broker has no room for another request.
-        let sent = {
-            let forwarding = pin!(forward(&mut answers, &sender));
-            match select(pin!(requests.send(request)), forwarding).await {
-                Either::Left((sent, _)) => sent,
-                Either::Right(_) => return,
+        let sent = loop {
+            tokio::select! {
+                biased;
+                sent = &mut sending => break sent,
+                is_open = forward(&mut answers, &sender) => if !is_open { return },
             }
         };
         if sent.is_err() {
@@ -114,27 +135,30 @@ async fn serve_client(
     }
 }
 
+enum ClientEvent {
+    /// An answer was sent, or dropped by the broker; there may be room for another request.
+    Answered {
+        is_open: bool,
+    },
+    Line(Option<Bytes>),
+    Pulse,
+}
+
 /// Answers of a client that the broker has yet to give.
 type Answers = FuturesUnordered<BoxFuture<'static, Option<Bytes>>>;
 
-/// Receives a line, if there is room for its answer.
-async fn receive(receiver: &mut mpsc::Receiver<Bytes>, has_room: bool) -> Option<Bytes> {
-    if has_room { receiver.recv().await } else { std::future::pending().await }
-}
-
-/// Sends answers until the client disconnects, or one was sent and there may be room again.
+/// Waits for an answer and sends it. False if the client has disconnected.
 ///
 /// # Cancel safety
 ///
 /// No answer is lost when the future is dropped: there is room for it before it is taken.
-async fn forward(answers: &mut Answers, sender: &mpsc::Sender<Bytes>) {
-    loop {
-        let Ok(room) = sender.reserve().await else { return };
-        match answers.next().await {
-            Some(Some(answer)) => room.send(answer),
-            // The broker drops answers when it ends.
-            Some(None) => {}
-            None => std::future::pending().await,
-        }
+async fn forward(answers: &mut Answers, sender: &mpsc::Sender<Bytes>) -> bool {
+    let Ok(room) = sender.reserve().await else { return false };
+    match answers.next().await {
+        Some(Some(answer)) => room.send(answer),
+        // The broker drops answers when it ends.
+        Some(None) => {}
+        None => std::future::pending().await,
     }
+    true
 }

@@ -11,7 +11,7 @@
 
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, Either, select};
 use leasehold_core::journal::{
     ArchiveName, ArchiveRef, ArchivedRange, ClaimRequest, ExportPage, JournalCounts, JournalTask, Operated,
     RenewRequest, SettleRequest, SubmitRequest, TaskPage, TaskPlace,
@@ -20,10 +20,12 @@ use leasehold_core::retention::Retention;
 use leasehold_core::scan::DrainWait;
 use leasehold_core::step::Rejected;
 use leasehold_core::{Error, Event, HexName, Kind, Reason, Result, StoreTime, Task, TaskId, record};
+use leasehold_store::Host;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::query::{StateAnswer, StateQuery};
@@ -87,8 +89,13 @@ struct Content {
     tasks: Vec<Vec<u8>>,
 }
 
+/// Longest wait for a change of a task, after which its reader reads it again.
+const WATCH_MAX: Duration = Duration::from_secs(5);
+
 /// Receiver of the answer to a request that was sent to another process.
 pub(super) struct RemoteAnswer {
+    /// True if the broker answers at once, and not only when a task is due or has changed.
+    pub(super) is_prompt: bool,
     complete: Box<dyn FnOnce(Result<Content>) -> UndeliveredClaims + Send>,
 }
 
@@ -158,7 +165,12 @@ pub(super) fn complete(
 }
 
 /// Parses a request of another process. The future is the line of its answer; none if the broker has ended before it.
-pub(super) fn decode_call(line: &[u8]) -> Result<(BrokerRequest, BoxFuture<'static, Option<Bytes>>)> {
+///
+/// A reader that waits for a change is answered after [`WATCH_MAX`] in any case, so that one that has given up is forgotten.
+pub(super) fn decode_call(
+    line: &[u8],
+    host: &dyn Host,
+) -> Result<(BrokerRequest, BoxFuture<'static, Option<Bytes>>)> {
     let (CallLine { id, call }, mut tasks) = parse::<CallLine>(line)?;
     Ok(match call {
         Call::Submit { task, by } => {
@@ -202,8 +214,14 @@ pub(super) fn decode_call(line: &[u8]) -> Result<(BrokerRequest, BoxFuture<'stat
         }
         Call::Watch { id: task, rev } => {
             let (answer, changed) = oneshot::channel();
-            let line =
-                async move { changed.await.ok().map(|()| answer_line(id, Ok(Content::of(Value::Null)))) };
+            let over = host.sleep(WATCH_MAX);
+            let line = async move {
+                let is_over_or_changed = match select(changed, over).await {
+                    Either::Left((changed, _)) => changed.is_ok(),
+                    Either::Right(_) => true,
+                };
+                is_over_or_changed.then(|| answer_line(id, Ok(Content::of(Value::Null))))
+            };
             (BrokerRequest::Watch { id: task, rev, answer }, line.boxed())
         }
         Call::StopClaims(source) => {
@@ -277,11 +295,11 @@ impl RemoteAnswer {
             let _ = answer.send(content.and_then(read));
             UndeliveredClaims::new()
         };
-        Self { complete: Box::new(complete) }
+        Self { is_prompt: true, complete: Box::new(complete) }
     }
 
     fn ignored() -> Self {
-        Self { complete: Box::new(|_| UndeliveredClaims::new()) }
+        Self { is_prompt: true, complete: Box::new(|_| UndeliveredClaims::new()) }
     }
 }
 
@@ -296,7 +314,7 @@ fn notice(answer: oneshot::Sender<()>) -> RemoteAnswer {
         }
         UndeliveredClaims::new()
     };
-    RemoteAnswer { complete: Box::new(complete) }
+    RemoteAnswer { is_prompt: false, complete: Box::new(complete) }
 }
 
 /// Answer whose claims are to be released if the caller has given up: this process has them, but nobody runs them.
@@ -307,11 +325,12 @@ fn claimed(answer: AnswerTo<ClaimAnswer>) -> RemoteAnswer {
         };
         unsent.tasks.into_iter().filter_map(|task| SettleRequest::release(&task)).collect()
     };
-    RemoteAnswer { complete: Box::new(complete) }
+    RemoteAnswer { is_prompt: false, complete: Box::new(complete) }
 }
 
 /// Request to the broker, and the line of its answer. A connection that is closed drops the line, and with it the receiver of
-/// the answer, so that claims that were not delivered are released (rule C6).
+/// the answer, so that claims that are made for it later are released (rule C6). One that was answered before stands until it
+/// expires.
 fn serve<T: Send + 'static>(
     id: u64,
     write: fn(&T) -> Result<Content>,
