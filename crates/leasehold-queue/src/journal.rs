@@ -7,8 +7,8 @@
 //!        └──▶ Follower ──▶ LogReader                                          in a process that only reads
 //! ```
 //!
-//! The first request that changes something, and a worker, make their process the broker. While it is, another process can
-//! only read.
+//! The first request that changes something, and a worker, make their process the broker. While it is, other processes
+//! of its host send it their requests ([`BrokerTransport`]); a process without a connection can only read.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -22,6 +22,9 @@
 //! | `request` | requests to a broker, and its answers |
 //! | `source` | source of tasks for workers |
 //! | `stage` | stages in the life of a broker |
+//! | `transport`, `wire` | connections to other processes, and the lines on them |
+//! | `service`, `remote` | clients of a broker, and a broker in another process |
+//! | `query` | reads of the state |
 //! | `follow` | reading without the lease |
 //! | `snapshot` | the live tasks in chunks, so that a replay is short |
 //! | `check`, `damage` | missing and corrupt parts: all of them, and what to do |

@@ -1,8 +1,7 @@
 //! Interface between a worker and the layout of its tasks.
 //!
 //! A worker runs handlers in slots, and knows no layout. A [`TaskSource`] finds and claims tasks for the free slots; a
-//! [`ClaimedTask`] is renewed while its handler runs, and then finished. Each layout has a source of its own: the index
-//! in a bucket, the folder of an outpost, a list in memory for tests.
+//! [`ClaimedTask`] is renewed while its handler runs, and then finished. Each layout has a source of its own: the index of the object layout, the broker of the journal layout, the folder of an outpost, a list in memory for tests.
 //!
 //! ```text
 //!   source                              worker

@@ -1,4 +1,5 @@
-//! The broker of this process: started by the first request that needs it, on a thread that no handler can block.
+//! The broker that this process uses, its own or a connection to another one: opened by the first request that needs it, on a
+//! thread that no handler can block.
 //!
 //! ```text
 //!   none ── request ──▶ opening ──▶ serving ── closed, superseded, or an outcome is unknown ──▶ ended ── request ──▶ opening
@@ -49,14 +50,14 @@ enum WithoutBroker {
 /// Broker of this process, and its owner.
 #[derive(Debug)]
 struct RunningBroker {
-    line: BrokerLine,
+    line: BrokerHandle,
     /// Stops it when this is dropped.
     _work: Running,
 }
 
-/// Connection to a broker of this process.
+/// Sender of requests to the broker thread, and its stage.
 #[derive(Debug, Clone)]
-pub(super) struct BrokerLine {
+pub(super) struct BrokerHandle {
     requests: mpsc::Sender<BrokerRequest>,
     stage: StageView,
 }
@@ -77,7 +78,8 @@ impl BrokerSlot {
         self.serving().await.map(drop)
     }
 
-    /// Sends a request to the broker of this process, and waits for the answer. Starts a broker if there is none.
+    /// Sends a request to the broker, of this process or of another one, and waits for the answer. Becomes the broker if there is
+    /// none.
     pub(super) async fn ask<T>(&self, request: impl FnOnce(AnswerTo<T>) -> BrokerRequest) -> Result<T> {
         let (answer, answered) = oneshot::channel();
         let mut request = request(answer);
@@ -100,7 +102,7 @@ impl BrokerSlot {
         ))
     }
 
-    /// Sends a request to the broker of this process, and waits for the answer; none if there is no broker that serves, or
+    /// Sends a request to the broker, of this process or of another one, and waits for the answer; none if none serves, or
     /// it has ended before its answer.
     pub(super) async fn ask_serving<T>(
         &self,
@@ -113,7 +115,7 @@ impl BrokerSlot {
     }
 
     /// Connection to a broker that serves, of this process or of another one; none if there is none.
-    async fn reachable(&self) -> Option<BrokerLine> {
+    async fn reachable(&self) -> Option<BrokerHandle> {
         let line = match self.current() {
             Some(line) if line.is_serving() => return Some(line),
             // It is opening, and may wait for the lease of another process.
@@ -157,7 +159,7 @@ impl BrokerSlot {
     }
 
     /// Connection to the broker of this process, if it has one that serves or is about to.
-    pub(super) fn current(&self) -> Option<BrokerLine> {
+    pub(super) fn current(&self) -> Option<BrokerHandle> {
         let running = lock(&self.running);
         running.as_ref().map(|running| running.line.clone()).filter(|line| !line.has_ended())
     }
@@ -171,7 +173,7 @@ impl BrokerSlot {
         line.stage.ended().await;
     }
 
-    async fn serving(&self) -> Result<BrokerLine> {
+    async fn serving(&self) -> Result<BrokerHandle> {
         loop {
             let line = self.line(WithoutBroker::BecomeBroker);
             if line.is_serving() {
@@ -186,7 +188,7 @@ impl BrokerSlot {
     }
 
     /// Connection to the current broker; starts one if there is none.
-    fn line(&self, otherwise: WithoutBroker) -> BrokerLine {
+    fn line(&self, otherwise: WithoutBroker) -> BrokerHandle {
         let mut running = lock(&self.running);
         match &*running {
             Some(current) if !current.line.has_ended() => current.line.clone(),
@@ -199,18 +201,18 @@ impl BrokerSlot {
         let (setter, stage) = stage();
         // Connections of its own: those of the caller's runtime may be blocked by a handler.
         let (client, home, transport) = (self.client.detached(), self.home.clone(), self.transport.clone());
-        let link = BrokerLink { client, home, transport, sender: requests.downgrade(), received };
+        let link = BrokerThread { client, home, transport, sender: requests.downgrade(), received };
         let work = async move {
             let end = Box::pin(link.run(&setter, otherwise)).await;
             setter.set(BrokerStage::Ended(end));
         };
         let work = self.client.host().spawn_thread("leasehold-broker", Box::pin(work));
-        RunningBroker { line: BrokerLine { requests, stage }, _work: work }
+        RunningBroker { line: BrokerHandle { requests, stage }, _work: work }
     }
 }
 
 /// Thread of a process that is the broker, or is connected to it.
-struct BrokerLink {
+struct BrokerThread {
     client: Client,
     home: LogHome,
     transport: Option<Arc<dyn BrokerTransport>>,
@@ -218,7 +220,7 @@ struct BrokerLink {
     received: mpsc::Receiver<BrokerRequest>,
 }
 
-impl BrokerLink {
+impl BrokerThread {
     async fn run(self, stage: &StageSetter, otherwise: WithoutBroker) -> BrokerEnd {
         let Self { client, home, transport, sender, received } = self;
         let opened = match (otherwise, &transport) {
@@ -265,7 +267,7 @@ fn end(served: Result<()>) -> BrokerEnd {
     served.map_or_else(|error| BrokerEnd::Stopped(error.to_string()), |()| BrokerEnd::Closed)
 }
 
-impl BrokerLine {
+impl BrokerHandle {
     fn has_ended(&self) -> bool {
         self.stage.has_ended()
     }

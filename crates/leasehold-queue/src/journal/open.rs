@@ -279,7 +279,7 @@ async fn fence(
     }
 }
 
-/// Applies a commit to the state, and shows its records before.
+/// Applies a commit to the state. Calls `on_record` with each record before it is applied.
 pub(super) fn apply(
     state: &mut JournalState,
     commit: &Commit,

@@ -36,7 +36,7 @@ pub(super) enum BrokerRequest {
     PurgeTask { id: TaskId, retention: Arc<Retention>, by: Arc<str>, answer: AnswerTo<Purged> },
     /// Imports a task of another queue.
     Import { task: Box<JournalTask>, answer: AnswerTo<bool> },
-    /// Asks which of these archive objects no record refers to, or ever will.
+    /// Asks for those of these archive objects that no record refers to, and that none can refer to later.
     Orphans { names: Vec<ArchiveName>, answer: AnswerTo<Vec<ArchiveName>> },
     /// Reads the state.
     Read { query: StateQuery, freshness: Freshness, answer: AnswerTo<StateAnswer> },

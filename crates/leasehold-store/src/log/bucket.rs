@@ -1,8 +1,7 @@
 //! Log in a bucket: one object per commit, `journal/0/log/{seq}`, put if absent.
 //!
 //! A put that is not answered, or refused, is resolved by [`Client::put`]: the slot contains our bytes → written; it is
-//! absent → the same bytes again (B4, B5); it contains other bytes → lost. No bound in time turns into a wrong answer:
-//! an error says that the outcome is unknown, and the writer is poisoned.
+//! absent → the same bytes again (B4, B5); it contains other bytes → lost. A timeout never leads to a wrong answer: it is an error whose outcome is unknown, and the writer is poisoned.
 //!
 //! A slot that is absent although a later one is not is a *gap*: no process of ours leaves one above the floor. A takeover
 //! lists the log once before it puts its fence, so that the fence never fills a gap, which a backup could close; so does

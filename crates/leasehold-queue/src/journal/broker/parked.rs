@@ -14,7 +14,7 @@ pub(super) struct ParkedClaims {
     polls: VecDeque<ClaimPoll>,
     /// True if a task has changed since they were served.
     pub(super) has_changes: bool,
-    /// True if a task has become due by the time since they were served, which makes no record.
+    /// True if a scheduled task has become due since they were served. That makes no record.
     pub(super) is_any_due: bool,
 }
 
