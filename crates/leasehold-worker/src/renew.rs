@@ -35,7 +35,7 @@ pub(crate) struct Renewals {
 #[derive(Debug)]
 struct RenewalState {
     /// Runs that were not renewed yet, by the time of their first renewal.
-    first: BTreeMap<FirstRenewal, Arc<RunHandle>>,
+    first: BTreeMap<FirstRenewal, (Arc<RunHandle>, WallTime)>,
     added: u64,
     /// Time until which the renewer sleeps.
     wakes_at: i64,
@@ -44,6 +44,10 @@ struct RenewalState {
 
 /// Time of the first renewal of a run, in nanoseconds since boot, and the number of the run.
 type FirstRenewal = (i64, u64);
+
+/// Time of the first renewal by the wall clock, in nanoseconds. It shows that the boot clock has missed some time, as while a
+/// machine is paused; a renewal that is too early does no harm.
+type WallTime = i64;
 
 /// Entry of a run, which is removed when this is dropped.
 #[derive(Debug)]
@@ -72,7 +76,7 @@ impl Renewals {
         let mut state = lock(&self.state);
         let first = (now.boot_ns.saturating_add(nanos), state.added);
         state.added += 1;
-        state.first.insert(first, run);
+        state.first.insert(first, (run, now.wall_ns.saturating_add(nanos)));
         let is_earlier = first.0 < state.wakes_at;
         drop(state);
         if is_earlier {
@@ -95,10 +99,10 @@ impl Renewals {
     /// Takes the runs whose first renewal is due, or was asked for.
     fn take_due(&self, now: Instant) -> RenewerWork {
         let mut state = lock(&self.state);
-        let is_due = |(due, _): &FirstRenewal, run: &mut Arc<RunHandle>| {
-            *due <= now.boot_ns || run.is_renewal_requested()
+        let is_due = |(due, _): &FirstRenewal, (run, wall_due): &mut (Arc<RunHandle>, WallTime)| {
+            *due <= now.boot_ns || *wall_due <= now.wall_ns || run.is_renewal_requested()
         };
-        let due: Vec<_> = state.first.extract_if(.., is_due).map(|(_, run)| run).collect();
+        let due: Vec<_> = state.first.extract_if(.., is_due).map(|(_, (run, _))| run).collect();
         if due.is_empty() && state.first.is_empty() && state.is_closed {
             return RenewerWork::Closed;
         }
