@@ -48,7 +48,7 @@ pub use host::{Host, HostExt, SystemHost};
 pub use ledger::{Ledger, Purpose, Snapshot, Verb};
 pub use log::{
     CommitOutcome, FencedLog, FolderLogDirectory, Followed, HeldLock, Log, LogDirectory, LogFault, LogFile,
-    LogHolder, LogReader, LogTrimmer, LogWriter, TakeOver,
+    LogHolder, LogReader, LogThread, LogTrimmer, LogWriter, TakeOver,
 };
 pub use memory::MemoryStore;
 pub use object::{AccessKey, BucketAddress, BucketStore};

@@ -235,6 +235,17 @@ impl FencedLog {
     }
 }
 
+/// Thread on which the log of a folder is written and synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogThread {
+    /// One of those that may block, so that the caller does other work meanwhile.
+    #[default]
+    Blocking,
+    /// That of the caller, which has nothing else to do. To wake another thread and to be woken by it takes about as long
+    /// as a sync of a fast disk.
+    Caller,
+}
+
 /// Log that this process may write.
 #[derive(Debug)]
 pub struct LogWriter {
@@ -270,6 +281,13 @@ impl LogWriter {
         match &mut self.home {
             Home::Bucket(writer) => writer.is_current().await,
             Home::Folder(writer) => writer.is_current().await,
+        }
+    }
+
+    /// Chooses the thread of the next calls. In a bucket nothing blocks.
+    pub fn set_thread(&mut self, thread: LogThread) {
+        if let Home::Folder(writer) = &mut self.home {
+            writer.set_thread(thread);
         }
     }
 

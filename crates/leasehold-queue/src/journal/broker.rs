@@ -34,11 +34,15 @@ use self::archiver::{ArchiveDone, Archiver};
 use self::lookup::{LookedUp, Lookups};
 use self::maintenance::{Maintenance, MaintenanceDone};
 use self::parked::{ParkedClaims, Watches};
-use self::writer::{BrokerTimer, LeaseSlot, WriterDone, WriterSlot};
+use self::writer::{BrokerTimer, LeaseSlot, ThreadChoice, WriterDone, WriterSlot};
 use super::commit::{HeldAnswers, OpenCommit};
 use super::open::OpenedJournal;
 use super::request::{BrokerRequest, HeldAnswer};
 use crate::lease::Renewed;
+
+/// Maximum number of records of a commit that the broker writes on its own thread: those of a submit and its claim, and of a
+/// result and the next claim.
+const LONE_RECORDS_MAX: u32 = 4;
 
 /// Pause before the broker acts on a time that has passed by some, but not by all possible readings of the store's clock.
 const UNCERTAIN_PAUSE: Duration = Duration::from_millis(100);
@@ -50,6 +54,7 @@ pub(super) struct Broker {
     requests: mpsc::Receiver<BrokerRequest>,
     open: OpenCommit,
     writer: WriterSlot,
+    thread: ThreadChoice,
     /// Answers that wait for the commit in flight.
     in_flight: HeldAnswers,
     /// Bytes of the records of the commit in flight.
@@ -101,6 +106,7 @@ impl Broker {
             requests,
             open: OpenCommit::new(linger),
             writer: WriterSlot::new(writer),
+            thread: ThreadChoice::new(now),
             in_flight: HeldAnswers::default(),
             in_flight_bytes: 0,
             unchecked: Vec::new(),
@@ -219,22 +225,25 @@ impl Broker {
         if !self.writer.is_idle() {
             return;
         }
-        let due_in = self.open.due_in(self.instant());
+        let now = self.instant();
+        let due_in = self.open.due_in(now);
         let is_due = due_in.is_some_and(|left| left.is_zero() || self.maintenance.is_capturing);
         if is_due && (self.is_commit_next || self.unchecked.is_empty()) {
             let commit = self.open.take();
             self.in_flight = commit.answers;
             self.in_flight_bytes = commit.lines.len();
-            self.writer.commit(commit.lines, commit.records);
+            let is_alone = commit.records <= LONE_RECORDS_MAX && self.requests.is_empty();
+            self.writer.commit(commit.lines, commit.records, self.thread.choose(is_alone, now));
             self.is_commit_next = false;
         } else if !self.unchecked.is_empty() {
             self.checking = std::mem::take(&mut self.unchecked);
-            self.writer.check();
+            self.writer.check(self.thread.choose(self.requests.is_empty(), now));
             self.is_commit_next = true;
         }
     }
 
     async fn writer_done(&mut self, done: WriterDone) -> Result<()> {
+        self.thread.ended(self.instant());
         let answers = if self.confirmed(done).await? {
             self.maintenance.committed(self.in_flight_bytes);
             let HeldAnswers { confirmed, unproven } = std::mem::take(&mut self.in_flight);

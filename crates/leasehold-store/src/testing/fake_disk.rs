@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use crate::host::lock;
 use crate::log::LogDirectory;
 use process::DiskProcess;
-use state::{DiskState, FileState, FileWrite, ProcessOfBoot, WriteState};
+use state::{DiskState, FileState, ProcessOfBoot, WriteState};
 
 /// System call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -143,7 +143,7 @@ impl FakeDisk {
         state.boot += 1;
     }
 
-    /// Names and bytes of all files.
+    /// Names and bytes of all files, without the zeros that are reserved behind them.
     #[must_use]
     pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
         let state = lock(&self.state);
@@ -156,8 +156,7 @@ impl FakeDisk {
         let mut state = DiskState::default();
         for (name, bytes) in files {
             state.names.insert(name, state.files.len());
-            let write = FileWrite { offset: 0, bytes: bytes.clone(), state: WriteState::Synced };
-            state.files.push(FileState { bytes, writes: vec![write] });
+            state.files.push(FileState::new(bytes));
         }
         state.durable = state.names.clone();
         Self { state: Arc::new(Mutex::new(state)) }

@@ -6,7 +6,7 @@ use leasehold_core::journal::LogPosition;
 use leasehold_core::limits::JOURNAL_LEASE_RENEW_INTERVAL;
 use leasehold_core::{Kind, Now, Result};
 use leasehold_store::host::{Host, Instant};
-use leasehold_store::{CommitOutcome, LogWriter};
+use leasehold_store::{CommitOutcome, LogThread, LogWriter};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,6 +17,10 @@ use crate::lease::Renewed;
 
 /// Pause after a failed renewal of the lease.
 const RENEWAL_RETRY: Duration = Duration::from_secs(1);
+
+/// Longest call of the writer after which the next one may still block the broker's thread. On slower disks, such as hard
+/// disks, every call runs on another thread.
+const BROKER_BLOCKED_MAX: Duration = Duration::from_millis(5);
 
 /// Result of a call of the writer.
 pub(super) enum WriterDone {
@@ -54,8 +58,9 @@ impl WriterSlot {
     }
 
     /// Starts to write a commit. The writer is idle.
-    pub(super) fn commit(&mut self, lines: Vec<u8>, records: u32) {
+    pub(super) fn commit(&mut self, lines: Vec<u8>, records: u32, on: LogThread) {
         self.start(true, move |mut writer| {
+            writer.set_thread(on);
             async move {
                 let outcome = writer.commit(lines.into(), records).await;
                 (writer, WriterDone::Commit(outcome))
@@ -65,8 +70,9 @@ impl WriterSlot {
     }
 
     /// Starts to check that this process is the only writer. The writer is idle.
-    pub(super) fn check(&mut self) {
-        self.start(false, |mut writer| {
+    pub(super) fn check(&mut self, on: LogThread) {
+        self.start(false, move |mut writer| {
+            writer.set_thread(on);
             async move {
                 let is_current = writer.is_current().await;
                 (writer, WriterDone::Check(is_current))
@@ -91,6 +97,33 @@ impl WriterSlot {
         let Poll::Ready((writer, done)) = call.poll_unpin(context) else { return Poll::Pending };
         *self = Self::Idle(writer);
         Poll::Ready(done)
+    }
+}
+
+/// Choice of the thread for the calls of the writer.
+///
+/// On a fast disk, waking another thread and being woken by it takes about as long as a sync. So a lone request is written on
+/// the broker's thread. With many requests, the broker decides the next ones while another thread writes.
+pub(super) struct ThreadChoice {
+    began_at: Instant,
+    /// True if the last call has taken long: then one that blocks the broker could keep it from its lease.
+    is_slow: bool,
+}
+
+impl ThreadChoice {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { began_at: now, is_slow: false }
+    }
+
+    /// Thread for a call that begins now; `is_alone` if nothing else is to be done.
+    pub(super) fn choose(&mut self, is_alone: bool, now: Instant) -> LogThread {
+        self.began_at = now;
+        if is_alone && !self.is_slow { LogThread::Caller } else { LogThread::Blocking }
+    }
+
+    /// Notes the end of the call.
+    pub(super) fn ended(&mut self, now: Instant) {
+        self.is_slow = now.since(self.began_at) > BROKER_BLOCKED_MAX;
     }
 }
 

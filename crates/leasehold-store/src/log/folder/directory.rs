@@ -1,6 +1,7 @@
 //! Directory of a log: the system calls, one per method, and nothing else.
 
 use leasehold_core::keys::JOURNAL_LOG;
+use rustix::fs::FallocateFlags;
 use std::any::Any;
 use std::fmt;
 use std::fs::{self, File, TryLockError};
@@ -11,6 +12,9 @@ use std::sync::Arc;
 use crate::folder::{Durability, FolderAccess, FolderOptions, is_missing, open_regular, read_only_error};
 use crate::host::{Host, HostExt};
 use crate::open::OpenMode;
+
+/// Maximum space that is reserved at once: some thousand small commits. A process that only reads the log reads the zeros, too.
+const RESERVED_BYTES_MAX: u64 = 1_024 * 1_024;
 
 /// Directory of a log. Methods block.
 ///
@@ -49,7 +53,7 @@ pub trait LogDirectory: fmt::Debug + Send + Sync + 'static {
     fn is_locked(&self, name: &str) -> io::Result<bool>;
 }
 
-/// File that is written from its begin to its end.
+/// File that is written from its begin to its end. A reader may see zeros behind the end.
 pub trait LogFile: fmt::Debug + Send + Sync {
     /// Appends bytes. After an error any part of them may have been appended.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
@@ -179,7 +183,7 @@ impl LogDirectory for FolderLogDirectory {
 
     fn create(&self, name: &str) -> io::Result<Box<dyn LogFile>> {
         let file = self.access.create(&self.at(name))?;
-        Ok(Box::new(FolderLogFile { file, is_durable: self.is_durable }))
+        Ok(Box::new(FolderLogFile { file, is_durable: self.is_durable, size: 0, reserved: 0 }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -221,15 +225,37 @@ impl LogDirectory for FolderLogDirectory {
     }
 }
 
+/// File with space reserved behind its end: a sync that does not change the size of the file takes two thirds of the time.
 #[derive(Debug)]
 struct FolderLogFile {
     file: File,
     is_durable: bool,
+    size: u64,
+    /// Size with the reserved space.
+    reserved: u64,
+}
+
+impl FolderLogFile {
+    /// Reserves as much space as the file has, so that small files stay small.
+    fn reserve(&mut self, end: u64) {
+        let reserved = end + self.size.min(RESERVED_BYTES_MAX);
+        let (flags, length) = (FallocateFlags::empty(), reserved - self.size);
+        // A disk that is almost full may have room for the bytes alone, and some file systems reserve nothing.
+        if rustix::fs::fallocate(&self.file, flags, self.size, length).is_ok() {
+            self.reserved = reserved;
+        }
+    }
 }
 
 impl LogFile for FolderLogFile {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all(bytes)
+        let end = self.size + bytes.len() as u64;
+        if self.is_durable && self.size > 0 && end > self.reserved {
+            self.reserve(end);
+        }
+        self.file.write_all(bytes)?;
+        self.size = end;
+        Ok(())
     }
 
     fn sync(&mut self) -> io::Result<()> {

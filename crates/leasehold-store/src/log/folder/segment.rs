@@ -11,6 +11,9 @@
 //! process that had lost the log. The last commit before this segment was visible when the log was taken over, but may never
 //! have been synced, so it is copied (F6); every earlier one was synced before the next was written (F7).
 //!
+//! Behind the last commit of a segment there may be zeros: space that is reserved for the next commits, so that a sync need
+//! not change the size of the file. They are dropped when a segment is read.
+//!
 //! A segment gets its name after its header is durable. So a name with a corrupt header cannot come from a crash or a power
 //! loss, and is reported: to ignore it would drop every commit in it.
 
@@ -152,6 +155,7 @@ pub(super) struct Frame {
 impl Segment {
     /// Parses a file, or its begin up to the first commit.
     pub(super) fn parse(directory: &dyn LogDirectory, name: SegmentName, body: Bytes) -> Result<Self> {
+        let body = without_reserve(body);
         let parsed = parse_header(name, &body).map_err(|why| corrupt(directory, &name.to_string(), &why));
         let (header, copied_at, frames_at) = parsed?;
         let frames = Frames::new(directory.path().join(name.to_string()), 0, body);
@@ -177,7 +181,7 @@ impl Segment {
 
 impl Frames {
     pub(super) fn new(path: PathBuf, offset: u64, body: Bytes) -> Self {
-        Self { path, offset, body }
+        Self { path, offset, body: without_reserve(body) }
     }
 
     /// Reads the commit at a place; none at the end. A segment of the chain has its end in the header of a later one; in
@@ -251,6 +255,13 @@ fn parse_header(name: SegmentName, body: &Bytes) -> Result<(SegmentHeader, usize
         return Err(format!("its header names epoch {} and commit {}", header.epoch, header.first));
     }
     Ok((header, copied_at, frames_at))
+}
+
+/// Drops the zeros of space that is reserved for later commits. A commit ends with a line end.
+fn without_reserve(mut body: Bytes) -> Bytes {
+    let length = body.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    body.truncate(length);
+    body
 }
 
 /// True if the bytes behind the last complete commit of the newest segment may be the rest of one commit.

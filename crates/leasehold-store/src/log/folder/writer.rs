@@ -21,6 +21,7 @@
 //! it is acknowledged, because the epoch is read after every sync.
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use leasehold_core::journal::{Commit, CommitHeader, Fence, LogPosition, commit};
 use leasehold_core::{Error, HexName, Result};
 use std::io::{self, ErrorKind};
@@ -33,14 +34,15 @@ use super::trim::FolderTrimmer;
 use super::walk::{LogEnd, names};
 use super::{FolderLog, corrupt, of};
 use crate::host::{Host, HostExt};
-use crate::log::{CommitOutcome, LogHolder, poisoned};
+use crate::log::{CommitOutcome, LogHolder, LogThread, poisoned};
 use crate::mutant::breaks;
 
-/// Writer of a folder's log. Its calls run on a thread that may block.
+/// Writer of a folder's log.
 #[derive(Debug)]
 pub(in crate::log) struct FolderWriter {
     log: FolderLog,
     epoch: u64,
+    thread: LogThread,
     /// Position after the last confirmed commit.
     end: LogPosition,
     /// None while a call is under way, and after one whose outcome is unknown: the writer is poisoned.
@@ -49,7 +51,11 @@ pub(in crate::log) struct FolderWriter {
 
 impl FolderWriter {
     pub(super) fn new(log: FolderLog, open: OpenLog) -> Self {
-        Self { log, epoch: open.epoch, end: open.end, open: Some(Box::new(open)) }
+        Self { log, epoch: open.epoch, thread: LogThread::default(), end: open.end, open: Some(Box::new(open)) }
+    }
+
+    pub(in crate::log) fn set_thread(&mut self, thread: LogThread) {
+        self.thread = thread;
     }
 
     pub(in crate::log) fn position(&self) -> LogPosition {
@@ -76,17 +82,29 @@ impl FolderWriter {
         if self.open.is_none() {
             return Err(poisoned());
         }
-        let is_current = self.log.is_epoch(self.epoch).await?;
+        let (directory, epoch) = (self.log.directory.clone(), self.epoch);
+        let is_current = self.run(move || Ok(epoch::read(&*directory)? == epoch)).await?;
         if !is_current {
             self.open = None;
         }
         Ok(is_current)
     }
 
+    /// Runs system calls on the thread that was chosen.
+    fn run<T: Send + 'static>(
+        &self,
+        calls: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T>> {
+        match self.thread {
+            LogThread::Blocking => self.log.host.blocking(calls),
+            LogThread::Caller => Box::pin(async { calls() }),
+        }
+    }
+
     /// Appends a commit; none if another process has taken the log over.
     async fn append(&mut self, records: Bytes, count: u32, fence: Option<Fence>) -> Result<Option<Commit>> {
         let mut open = self.open.take().ok_or_else(poisoned)?;
-        let appending = self.log.host.blocking(move || {
+        let appending = self.run(move || {
             let header = open.header(count, fence);
             let encoded = match commit::encode(&header, &records) {
                 Ok(encoded) => encoded,

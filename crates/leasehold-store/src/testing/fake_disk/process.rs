@@ -76,7 +76,7 @@ impl LogDirectory for DiskProcess {
                 usize::try_from(bytes_max).unwrap_or(usize::MAX),
             );
             let file = state.file(name);
-            Ok(file.map(|file| file.bytes.iter().skip(offset).take(most).copied().collect()))
+            Ok(file.map(|file| file.with_reserve().skip(offset).take(most).collect()))
         })
     }
 

@@ -30,6 +30,8 @@ pub(super) struct ProcessOfBoot {
 pub(super) struct FileState {
     /// Bytes that every process sees.
     pub(super) bytes: Vec<u8>,
+    /// Length with the zeros that a file system reserves for later appends; without them if it is smaller.
+    reserved: usize,
     pub(super) writes: Vec<FileWrite>,
 }
 
@@ -92,11 +94,26 @@ impl NameChange {
 }
 
 impl FileState {
+    pub(super) fn new(bytes: Vec<u8>) -> Self {
+        let write = FileWrite { offset: 0, bytes: bytes.clone(), state: WriteState::Synced };
+        Self { bytes, reserved: 0, writes: vec![write] }
+    }
+
+    /// Bytes with the zeros that are reserved.
+    pub(super) fn with_reserve(&self) -> impl Iterator<Item = u8> {
+        let zeros = self.reserved.saturating_sub(self.bytes.len());
+        self.bytes.iter().copied().chain(std::iter::repeat_n(0, zeros))
+    }
+
     pub(super) fn append(&mut self, bytes: &[u8]) {
         let write =
             FileWrite { offset: self.bytes.len(), bytes: bytes.to_vec(), state: WriteState::Unsynced };
         self.writes.push(write);
+        let before = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
+        if self.bytes.len() > self.reserved {
+            self.reserved = self.bytes.len() + before;
+        }
     }
 
     pub(super) fn sync(&mut self, to: WriteState) {
@@ -120,9 +137,6 @@ impl FileState {
             bytes.resize(bytes.len().max(end), 0);
             bytes[write.offset + from..end].copy_from_slice(&write.bytes[from..to]);
         }
-        *self = Self {
-            writes: vec![FileWrite { offset: 0, bytes: bytes.clone(), state: WriteState::Synced }],
-            bytes,
-        };
+        *self = Self::new(bytes);
     }
 }
