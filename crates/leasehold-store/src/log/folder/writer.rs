@@ -51,7 +51,13 @@ pub(in crate::log) struct FolderWriter {
 
 impl FolderWriter {
     pub(super) fn new(log: FolderLog, open: OpenLog) -> Self {
-        Self { log, epoch: open.epoch, thread: LogThread::default(), end: open.end, open: Some(Box::new(open)) }
+        Self {
+            log,
+            epoch: open.epoch,
+            thread: LogThread::default(),
+            end: open.end,
+            open: Some(Box::new(open)),
+        }
     }
 
     pub(in crate::log) fn set_thread(&mut self, thread: LogThread) {
