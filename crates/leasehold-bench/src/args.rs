@@ -107,7 +107,7 @@ pub(crate) struct QueueArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct JournalArgs {
-    /// Tasks per round and stage; single submits make a tenth of it
+    /// Tasks per round and stage; single submits make a tenth of it, in a bucket a two-hundredth
     #[arg(long, default_value_t = 20_000, value_parser = at_least_one)]
     pub(crate) tasks: u64,
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 
 use crate::args::{self, BenchStore};
+use crate::measure::WORKERS;
 use crate::memory;
 use crate::queue::{run_tasks, submit_tasks};
 use crate::report::BenchReport;
@@ -107,7 +108,7 @@ pub(crate) fn work(args: &args::WorkArgs) -> anyhow::Result<()> {
     let queue = runtime.block_on(Queue::connect(client))?;
     let ledger = queue.client()?.ledger();
     let before = ledger.snapshot();
-    let round = runtime.block_on(run_tasks(&queue, args.tasks))?;
+    let round = runtime.block_on(run_tasks(&queue, args.tasks, WORKERS))?;
     let requests = ledger.snapshot().since(&before);
     BenchReport::worker_measurement(&WorkerMeasurement {
         tasks: round.operations,

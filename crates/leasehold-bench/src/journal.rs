@@ -23,15 +23,18 @@ use tokio::runtime::Runtime;
 
 use crate::args::{self, BenchStore};
 use crate::histogram::Histogram;
+use crate::measure::WORKERS;
 use crate::memory;
 use crate::operation::BenchRequest;
-use crate::queue::{TASK_TYPE, one_at_a_time, run_tasks, submit_tasks};
+use crate::queue::{LONE, TASK_TYPE, one_at_a_time, run_tasks, submit_tasks};
 use crate::report::BenchReport;
 use crate::round::{RoundPlan, cpu_time};
 use crate::store_under_test::StoreUnderTest;
 
 /// Size of a commit with one submit of a task of this benchmark.
 const COMMIT_BYTES: usize = 700;
+/// Slots of a worker on a bucket.
+const BUCKET_SLOTS: u64 = 2_048;
 /// Time of a measurement of bare commits.
 const BARE_TIME: Duration = Duration::from_millis(500);
 
@@ -99,10 +102,14 @@ fn measure(
     let queue = runtime.block_on(open(store.client("journal")?))?;
     let names = ["single", "64 in flight", "bulk", "drain"];
     let mut stages = names.map(|name| JournalStage { name, rounds: Vec::new() });
+    // In a bucket a commit takes 60 ms: the time for which it waits for more records, and a put. So single submits are few,
+    // and the rate of a worker depends on its slots.
+    let (pace, lone, slots) =
+        if store.place == BenchStore::S3 { (200, LONE / 5, BUCKET_SLOTS) } else { (10, LONE, WORKERS) };
     let mut bare = BareCommits { store, runtime, rounds: 0 };
     for round in 0..=args.rounds {
         BenchReport::progress(store.place, &format!("round {round} of {}", args.rounds));
-        let single = (args.tasks / 10).max(1);
+        let single = (args.tasks / pace).max(1);
         let waiting = single + 2 * args.tasks;
         for (stage, tasks) in stages.iter_mut().zip([single, args.tasks, args.tasks, waiting]) {
             let before = bare.measure()?;
@@ -112,7 +119,7 @@ fn measure(
                 "single" => runtime.block_on(submit_one_by_one(&queue, tasks, args.input_bytes))?,
                 "64 in flight" => submit_tasks(&queue, tasks, runtime)?.per_second(),
                 "bulk" => runtime.block_on(submit_in_bulk(&queue, tasks, args.input_bytes))?,
-                _ => runtime.block_on(run_tasks(&queue, tasks))?.per_second(),
+                _ => runtime.block_on(run_tasks(&queue, tasks, slots))?.per_second(),
             };
             let cpu = cpu_time().saturating_sub(cpu);
             let requests: u64 = queue
@@ -136,7 +143,7 @@ fn measure(
             }
         }
     }
-    let lone = runtime.block_on(one_at_a_time(&queue))?;
+    let lone = runtime.block_on(one_at_a_time(&queue, lone))?;
     runtime.block_on(queue.close())?;
     let waiting = if args.waiting > 0 { Some(measure_waiting(args, store)?) } else { None };
     Ok(JournalMeasurement { stages: stages.into(), lone, waiting })

@@ -35,7 +35,7 @@ pub(crate) const TASK_TYPE: &str = "noop";
 /// Interval at which completion is polled: there is no event for it, and a round takes seconds.
 const POLL_EVERY: Duration = Duration::from_millis(1);
 /// Number of tasks that are run one at a time.
-const LONE: u64 = 100;
+pub(crate) const LONE: u64 = 100;
 
 /// Measurements of one store.
 pub(crate) struct QueueMeasurement {
@@ -98,7 +98,7 @@ fn measure(
         BenchReport::progress(store.place, &format!("round {round} of {}", args.rounds));
         let submitted = with_requests(ledger, || submit_tasks(&queue, args.tasks, runtime))?;
         let between = pace()?;
-        let worked = with_requests(ledger, || runtime.block_on(run_tasks(&queue, args.tasks)))?;
+        let worked = with_requests(ledger, || runtime.block_on(run_tasks(&queue, args.tasks, WORKERS)))?;
         let after = pace()?;
         // The first round warms up.
         if round > 0 {
@@ -107,7 +107,7 @@ fn measure(
         }
         before = after;
     }
-    let lone = runtime.block_on(one_at_a_time(&queue))?;
+    let lone = runtime.block_on(one_at_a_time(&queue, LONE))?;
     Ok(QueueMeasurement { submit, work, lone, memory_peak: memory::peak()? })
 }
 
@@ -163,9 +163,9 @@ impl Calls for Submits {
     }
 }
 
-/// Runs at least a number of tasks, 64 at once.
-pub(crate) async fn run_tasks(queue: &Queue, tasks: u64) -> anyhow::Result<RoundResult> {
-    let worker = worker(queue, || ())?;
+/// Runs at least a number of tasks, `slots` at once.
+pub(crate) async fn run_tasks(queue: &Queue, tasks: u64, slots: u64) -> anyhow::Result<RoundResult> {
+    let worker = worker(queue, slots, || ())?;
     let (monitor, shutdown) = (worker.monitor(), Shutdown::default());
     let (cpu, began) = (cpu_time(), Instant::now());
     let mut stopper = JoinSet::new();
@@ -184,13 +184,13 @@ pub(crate) async fn run_tasks(queue: &Queue, tasks: u64) -> anyhow::Result<Round
     })
 }
 
-fn worker(queue: &Queue, started: impl Fn() + Send + Sync + 'static) -> anyhow::Result<Worker> {
+fn worker(queue: &Queue, slots: u64, started: impl Fn() + Send + Sync + 'static) -> anyhow::Result<Worker> {
     let worker = Worker::new(queue.clone(), "bench", None)?;
     let worker = worker.handle(TASK_TYPE, move |_: Context, _: Value| {
         started();
         async { Ok::<_, TaskError>(()) }
     })?;
-    let concurrency = usize::try_from(WORKERS)?;
+    let concurrency = usize::try_from(slots)?;
     Ok(worker.options(WorkerOptions { concurrency, ..WorkerOptions::default() }))
 }
 
@@ -201,9 +201,9 @@ async fn wait_until_completed(monitor: &Monitor, tasks: u64) {
 }
 
 /// Measures the time from before the submit to the handler, one task at a time.
-pub(crate) async fn one_at_a_time(queue: &Queue) -> anyhow::Result<Histogram> {
+pub(crate) async fn one_at_a_time(queue: &Queue, tasks: u64) -> anyhow::Result<Histogram> {
     let (sender, receiver) = mpsc::unbounded_channel();
-    let worker = worker(queue, move || {
+    let worker = worker(queue, WORKERS, move || {
         // The receiver is gone once the last start was received.
         let _ = sender.send(Instant::now());
     })?;
@@ -211,7 +211,7 @@ pub(crate) async fn one_at_a_time(queue: &Queue) -> anyhow::Result<Histogram> {
     let (producer, stop) = (queue.clone(), shutdown.clone());
     let mut submits = JoinSet::new();
     submits.spawn(async move {
-        let latencies = measure_lone(&producer, &monitor, receiver).await;
+        let latencies = measure_lone(&producer, &monitor, receiver, tasks).await;
         stop.drain();
         latencies
     });
@@ -223,9 +223,10 @@ async fn measure_lone(
     queue: &Queue,
     monitor: &Monitor,
     mut started: mpsc::UnboundedReceiver<Instant>,
+    tasks: u64,
 ) -> anyhow::Result<Histogram> {
     let mut latencies = Histogram::default();
-    for nth in 1..=LONE {
+    for nth in 1..=tasks {
         let sent = Instant::now();
         queue.submit_task(NewTask::new(TASK_TYPE, Value::Null)?).await?;
         let started = started.recv().await.context("the worker ended")?;
