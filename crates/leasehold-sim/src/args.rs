@@ -52,7 +52,8 @@ impl PlayArgs {
     }
 }
 
-fn scenario(name: &str) -> Result<Scenario, String> {
+/// Parses the name of a scenario.
+pub fn scenario(name: &str) -> Result<Scenario, String> {
     let known = Scenario::ALL.map(Scenario::name).join(", ");
     Scenario::from_name(name).ok_or_else(|| format!("unknown scenario `{name}`; use one of: {known}"))
 }

@@ -1,12 +1,13 @@
 //! Command line of the simulator: replays a seed, runs many seeds, and minimises a failure.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the command line of the simulator prints")]
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::{Parser, Subcommand};
 use leasehold_sim::args::PlayArgs;
 use leasehold_sim::shrink::{Shrunk, shrink};
-use leasehold_sim::{Failed, Options, Report};
+use leasehold_sim::{Failed, Options, Report, Scenario, mutants};
 use leasehold_store::{Host, SystemHost};
+use std::ops::Range;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -42,10 +43,19 @@ enum Command {
     /// Run a range of seeds
     Run {
         /// Range without its end, such as 0..1000
-        #[arg(long, value_name = "A..B")]
-        seeds: String,
+        #[arg(long, value_name = "A..B", value_parser = range)]
+        seeds: Range<u64>,
         #[command(flatten)]
         play: PlayArgs,
+    },
+    /// Find the first seed at which each mutant of a scenario is detected (needs the feature `mutants`)
+    Mutants {
+        /// Scenario of the mutants [default: all]
+        #[arg(long, value_parser = leasehold_sim::args::scenario)]
+        scenario: Option<Scenario>,
+        /// Range without its end, such as 0..1000
+        #[arg(long, value_name = "A..B", default_value = "0..400", value_parser = range)]
+        seeds: Range<u64>,
     },
     /// Run fresh seeds for a number of minutes
     Soak {
@@ -71,17 +81,37 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Replay { seed, play, full } => replay(seed, &play, full),
         Command::Shrink { seed, play } => minimise(seed, &play),
-        Command::Run { seeds, play } => {
-            let (first, end) = seeds.split_once("..").context("--seeds must be a range such as 0..1000")?;
-            let (first, end): (u64, u64) = (first.parse()?, end.parse()?);
-            play_all(first..end, &play, None)
-        }
+        Command::Run { seeds, play } => play_all(seeds, &play, None),
+        Command::Mutants { scenario, seeds } => find_mutants(scenario, &seeds),
         Command::Soak { minutes, play } => {
             let first = SystemHost.random() >> 16;
             println!("fresh seeds, starting at {first}");
             play_all(first..u64::MAX, &play, Some(Duration::from_mins(minutes)))
         }
     }
+}
+
+fn range(text: &str) -> Result<Range<u64>, String> {
+    let parsed = text.split_once("..").and_then(|(first, end)| Some(first.parse().ok()?..end.parse().ok()?));
+    parsed.ok_or_else(|| format!("`{text}` is not a range such as 0..1000"))
+}
+
+/// Prints the first seed that detects each mutant. A change of the requests to the store moves them.
+fn find_mutants(scenario: Option<Scenario>, seeds: &Range<u64>) -> anyhow::Result<()> {
+    let mut undetected = Vec::new();
+    for info in mutants::ALL.iter().filter(|info| scenario.is_none_or(|scenario| scenario == info.scenario)) {
+        let name = info.mutant.name();
+        let from_first = info.first_seed.max(seeds.start)..seeds.end;
+        let detected = match info.detect(from_first).map_err(anyhow::Error::msg)? {
+            None => info.detect(seeds.clone()).map_err(anyhow::Error::msg)?,
+            detected => detected,
+        };
+        match detected {
+            Some(failed) => println!("{name} {}", failed.seed),
+            None => undetected.push(name),
+        }
+    }
+    if undetected.is_empty() { Ok(()) } else { bail!("not detected in {seeds:?}: {}", undetected.join(", ")) }
 }
 
 fn replay(seed: u64, play: &PlayArgs, full: bool) -> anyhow::Result<()> {
@@ -117,7 +147,7 @@ fn describe_size(failed: &Failed) -> String {
 }
 
 /// Runs seeds until the range or the time is exhausted. Continues after a failure and fails at the end.
-fn play_all(seeds: std::ops::Range<u64>, play: &PlayArgs, time: Option<Duration>) -> anyhow::Result<()> {
+fn play_all(seeds: Range<u64>, play: &PlayArgs, time: Option<Duration>) -> anyhow::Result<()> {
     let (mut played, mut steps, mut took, mut bad) = (0_u32, 0_u64, Duration::ZERO, Vec::new());
     let (started, options) = (SystemHost.instant(), play.options());
     for seed in seeds {

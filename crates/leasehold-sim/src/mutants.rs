@@ -9,8 +9,10 @@
 mod document;
 pub mod store;
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use crate::failed::Failed;
 use crate::queue::BrokenMigrationRule;
 use crate::scenario::Options;
 use crate::scenario::Scenario::{
@@ -206,6 +208,13 @@ impl Mutant {
 impl MutantInfo {
     const fn first_seed(self, first_seed: u64) -> Self {
         Self { first_seed, ..self }
+    }
+
+    /// Plays seeds until its check detects it. Some seeds are detected by another check first.
+    pub fn detect(&self, mut seeds: Range<u64>) -> Result<Option<Failed>, String> {
+        let options = self.options()?;
+        let detected = |failed: &Failed| failed.message.contains(self.detected_by);
+        Ok(seeds.find_map(|seed| self.scenario.play(seed, &options).err().filter(detected)))
     }
 
     /// Returns the options to play it with.

@@ -5,18 +5,16 @@ use std::fmt::Write;
 use std::path::Path;
 
 use super::*;
-use crate::failed::Failed;
 
 /// Number of seeds within which each mutant must be detected.
 const SEEDS: u64 = 40;
 
 fn detect(info: &MutantInfo) -> Failed {
-    let (options, name) = (info.options().unwrap(), info.mutant.name());
-    let mut caught = (info.first_seed..info.first_seed + SEEDS)
-        .filter_map(|seed| info.scenario.play(seed, &options).err());
-    // Some seeds are detected by another check first.
-    let caught = caught.find(|caught| caught.message.contains(info.detected_by));
-    caught.unwrap_or_else(|| panic!("mutant {name} was not detected by its check"))
+    let detected = info.detect(info.first_seed..info.first_seed + SEEDS).unwrap();
+    detected.unwrap_or_else(|| {
+        let name = info.mutant.name();
+        panic!("mutant {name} was not detected by its check; find its seed with `leasehold-sim mutants`")
+    })
 }
 
 /// The check's message without the names and numbers that differ between worlds.
