@@ -114,12 +114,14 @@ fn a_purge_of_many_tasks_of_a_journal_is_a_few_commits() {
     let file = journal.path().join(".leasehold/tasks.ndjson");
     std::fs::write(&file, "{\"task_type\": \"work\"}\n".repeat(300)).unwrap();
     let file = file.to_str().unwrap();
-    objects.run(&["submit-many", file]);
+    let submitted = objects.run(&["submit-many", file, "--json"]);
+    let first: Value = serde_json::from_str(submitted.lines().next().unwrap()).unwrap();
     objects.run(&["cancel", "--type", "work"]);
-    let exported = objects.run(&["export"]);
-    let first: Value = serde_json::from_str(exported.lines().next().unwrap()).unwrap();
-    let year = &first["task"]["created_at"].as_str().unwrap()[..5];
-    std::fs::write(file, exported.replace(&format!("\"{year}"), "\"2020-")).unwrap();
+    let first = json_of(&objects, &["get", first["id"].as_str().unwrap()]);
+    // Tasks of long ago.
+    let year = &first["created_at"].as_str().unwrap()[..5];
+    let exported = objects.run(&["export"]).replace(&format!("\"{year}"), "\"2020-");
+    std::fs::write(file, exported).unwrap();
     journal.run(&["import", file]);
     let young = journal.run(&["submit", "-t", "work"]);
     journal.run(&["cancel", &young]);
