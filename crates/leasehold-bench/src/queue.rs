@@ -12,7 +12,7 @@ use leasehold_core::NewTask;
 use leasehold_queue::{ObjectQueue, Queue};
 use leasehold_store::ledger::LedgerLine;
 use leasehold_store::{Ledger, Snapshot};
-use leasehold_worker::{Context, Monitor, Shutdown, TaskError, Worker, WorkerOptions};
+use leasehold_worker::{Context, Shutdown, TaskError, Worker, WorkerOptions, WorkerView};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -166,12 +166,12 @@ impl Calls for Submits {
 /// Runs at least a number of tasks, `slots` at once.
 pub(crate) async fn run_tasks(queue: &Queue, tasks: u64, slots: u64) -> anyhow::Result<RoundResult> {
     let worker = worker(queue, slots, || ())?;
-    let (monitor, shutdown) = (worker.monitor(), Shutdown::default());
+    let (view, shutdown) = (worker.view(), Shutdown::default());
     let (cpu, began) = (cpu_time(), Instant::now());
     let mut stopper = JoinSet::new();
     let stop = shutdown.clone();
     stopper.spawn(async move {
-        wait_until_completed(&monitor, tasks).await;
+        wait_until_completed(&view, tasks).await;
         // Tasks still running count as well, so the round ends when the worker has ended.
         stop.drain();
     });
@@ -194,8 +194,8 @@ fn worker(queue: &Queue, slots: u64, started: impl Fn() + Send + Sync + 'static)
     Ok(worker.options(WorkerOptions { concurrency, ..WorkerOptions::default() }))
 }
 
-async fn wait_until_completed(monitor: &Monitor, tasks: u64) {
-    while monitor.counts().completed < tasks {
+async fn wait_until_completed(view: &WorkerView, tasks: u64) {
+    while view.counts().completed < tasks {
         tokio::time::sleep(POLL_EVERY).await;
     }
 }
@@ -207,11 +207,11 @@ pub(crate) async fn one_at_a_time(queue: &Queue, tasks: u64) -> anyhow::Result<H
         // The receiver is gone once the last start was received.
         let _ = sender.send(Instant::now());
     })?;
-    let (monitor, shutdown) = (worker.monitor(), Shutdown::default());
+    let (view, shutdown) = (worker.view(), Shutdown::default());
     let (producer, stop) = (queue.clone(), shutdown.clone());
     let mut submits = JoinSet::new();
     submits.spawn(async move {
-        let latencies = measure_lone(&producer, &monitor, receiver, tasks).await;
+        let latencies = measure_lone(&producer, &view, receiver, tasks).await;
         stop.drain();
         latencies
     });
@@ -221,7 +221,7 @@ pub(crate) async fn one_at_a_time(queue: &Queue, tasks: u64) -> anyhow::Result<H
 
 async fn measure_lone(
     queue: &Queue,
-    monitor: &Monitor,
+    view: &WorkerView,
     mut started: mpsc::UnboundedReceiver<Instant>,
     tasks: u64,
 ) -> anyhow::Result<Histogram> {
@@ -231,7 +231,7 @@ async fn measure_lone(
         queue.submit_task(NewTask::new(TASK_TYPE, Value::Null)?).await?;
         let started = started.recv().await.context("the worker ended")?;
         latencies.add(started - sent);
-        wait_until_completed(monitor, nth).await;
+        wait_until_completed(view, nth).await;
     }
     Ok(latencies)
 }

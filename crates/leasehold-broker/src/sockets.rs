@@ -27,7 +27,7 @@ use crate::place::{ShortPath, SocketDirectory, failed};
 /// Time within which both ends send their first line.
 const HELLO_WAIT: Duration = Duration::from_secs(5);
 
-/// Maximum length of an answer. A page of a list has at most a thousand tasks of 256 KiB each; most have far less.
+/// Maximum length of an answer. A page has at most 1,000 tasks, each below 8 MiB; usual ones have a few KiB.
 const ANSWER_BYTES_MAX: usize = 512 * 1_024 * 1_024;
 
 /// Longest first line.

@@ -99,7 +99,7 @@ fn load_settings(
 pub(crate) fn require_bucket(settings: &Settings) -> leasehold_core::Result<()> {
     if settings.queue.queue_type == QueueType::Filesystem {
         return Err(Error::invalid(
-            "command does not work on an outpost; set queue.type to bucket to use the bucket or folder of queue.store",
+            "this needs the queue itself, but `queue.type` is `filesystem` (an outpost); set it to `bucket`",
         ));
     }
     Ok(())
@@ -173,7 +173,10 @@ async fn run_command(
         Command::SubmitMany(args) => submit_many::run(queue, args, printer).await,
         Command::Up(args) => up::run(queue, &args, settings, printer, shutdown).await,
         Command::Worker(args) => worker::work(queue, &args, settings, printer, shutdown).await,
-        Command::Monitor => worker::monitor(queue, &settings.worker, printer, shutdown).await,
+        Command::Monitor => {
+            objects(queue, "monitor")?;
+            worker::monitor(queue, &settings.worker, printer, shutdown).await
+        }
         Command::List(args) => list::run(queue, &args, printer).await,
         Command::Get(args) => get::get(queue, &args, printer).await,
         Command::History(args) => get::history(queue, &args, printer).await,
@@ -299,7 +302,7 @@ pub(crate) fn existing_client(
     }
 }
 
-/// Open mode of a command. Only commands that submit or run tasks create a queue.
+/// Open mode of a command. Only commands that submit or run tasks create a queue, and those of an outpost that reach its bucket.
 fn open_mode(command: &Command, settings: &Settings) -> OpenMode {
     match command {
         Command::Init(_)

@@ -174,7 +174,7 @@ pub const ARCHIVE_SMALL_BYTES: u64 = 1_024 * 1_024;
 /// larger, fewer would rewrite each task more often.
 pub const ARCHIVE_SMALL_MAX: usize = 16;
 
-/// Number of small archive objects of every other day, which seldom gets more.
+/// Number of small archive objects of each day but the newest: an older day seldom gets more.
 pub const ARCHIVE_SMALL_OLD_MAX: usize = 2;
 
 /// Maximum number of bytes of archive objects that a broker merges at once, because it holds them in memory. A merge of one

@@ -2,7 +2,7 @@
 //!
 //! Clients of a server may be slow, many or hostile. A server implements [`RequestHandler`]; [`HttpListener`] accepts
 //! connections, bounds them in number, size and time, and ends them in an orderly shutdown. No other crate opens a
-//! listening socket.
+//! listening socket of the network.
 //!
 //! | module | contents |
 //! | --- | --- |

@@ -77,6 +77,10 @@ impl OpenSource for Spool {
         };
         Box::pin(async { Ok(Box::new(source) as Box<dyn TaskSource>) })
     }
+
+    fn artifact_error(&self) -> Option<&'static str> {
+        Some("artifacts are not supported on an outpost; run the task with a worker on the bucket")
+    }
 }
 
 /// Source of the tasks of one worker.

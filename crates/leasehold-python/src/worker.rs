@@ -6,7 +6,7 @@
 use futures::future::{Either, select};
 use leasehold_cli::frontend::{Frontend, RunDirectory};
 use leasehold_core::{Error, Kind, Result};
-use leasehold_worker::{Context, Monitor, Shutdown, TaskError, WorkerOptions};
+use leasehold_worker::{Context, Shutdown, TaskError, WorkerOptions, WorkerView};
 use pyo3::prelude::*;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -50,14 +50,14 @@ pub(crate) struct Worker {
     #[pyo3(get)]
     name: String,
     shutdown: Shutdown,
-    monitor: Monitor,
+    view: WorkerView,
 }
 
 impl Worker {
     pub(crate) fn start(spec: &WorkerSpec<'_>) -> PyResult<Self> {
         let (name, worker) = build(spec).map_err(|error| exception(&error))?;
         let (number, events) = (spec.number, spec.events.clone());
-        let (shutdown, monitor) = (Shutdown::default(), worker.monitor());
+        let (shutdown, view) = (Shutdown::default(), worker.view());
         events.abort_on_close(shutdown.clone());
         let stop = shutdown.clone();
         // A draining worker counts as waiting, which lets simulated time pass; one that runs until stopped does not.
@@ -66,7 +66,7 @@ impl Worker {
             (events, number),
             async move { encode(worker.run(stop).await) },
         )?;
-        Ok(Self { name, shutdown, monitor })
+        Ok(Self { name, shutdown, view })
     }
 }
 
@@ -84,7 +84,7 @@ impl Worker {
 
     /// Returns the counts so far, as JSON.
     fn counts(&self) -> PyResult<String> {
-        encode(Ok(self.monitor.counts())).map_err(json::Failure::new_err)
+        encode(Ok(self.view.counts())).map_err(json::Failure::new_err)
     }
 
     /// Returns the shard ranges that the worker serves now.
@@ -92,7 +92,7 @@ impl Worker {
         let ends = |range: leasehold_core::ShardRange| {
             (range.first.as_str().to_owned(), range.last.as_str().to_owned())
         };
-        self.monitor.shards().into_iter().map(ends).collect()
+        self.view.shards().into_iter().map(ends).collect()
     }
 }
 

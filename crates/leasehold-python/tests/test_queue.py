@@ -104,6 +104,19 @@ async def test_every_operation_does_what_its_command_does(store: dict[str, Any])
         assert sum(line.requests for line in puts) >= 4
 
 
+async def test_stats_of_a_journal_have_its_final_tasks(tmp_path: Path) -> None:
+    folder = tmp_path / "journal"
+    command_line("init", "--layout", "journal", "--store", folder)
+    async with await connect(folder) as queue:
+        first = await queue.submit("resize")
+        await queue.submit("resize")
+        await queue.cancel(first.id)
+        stats = await queue.stats()
+        assert (stats.due, stats.running, stats.finished) == (1, 0, {"cancelled": 1})
+    async with await testing.queue() as queue:
+        assert (await queue.stats()).finished is None
+
+
 async def test_the_task_of_a_key_is_reported_with_its_status_and_retried_if_asked_to() -> None:
     async with await testing.queue() as queue:
         worker = Worker(queue, "w")

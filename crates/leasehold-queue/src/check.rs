@@ -57,7 +57,7 @@ pub struct Checked {
     pub uncovered: Vec<String>,
     /// Index entries that no task requires and that no worker has removed in time. A repair removes them.
     pub dangling: Vec<String>,
-    /// Objects that a probe has left. A repair deletes them.
+    /// Objects that a killed `doctor` or broker has left. A repair deletes them.
     pub leftover: Vec<String>,
     /// Objects that need a decision by an operator.
     pub corrupt: Vec<CorruptObject>,
@@ -220,7 +220,7 @@ impl ObjectQueue {
                 Finding::Repairable if !repair => checked.dangling.push(key),
                 // Any other outcome means that it is part of a change since, which handles it.
                 Finding::Repairable => {
-                    if matches!(self.sweep(found).await?, Swept::Removed | Swept::Moved(_)) {
+                    if matches!(self.sweep(found).await?, Swept::Removed | Swept::Changed(_)) {
                         checked.dangling.push(key);
                         checked.repaired += 1;
                     }

@@ -121,7 +121,7 @@ impl ObjectQueue {
                     self.cover_then_remove(loaded.task.entry().as_ref(), entry).await?;
                     self.ring(Purpose::Claim, None).await;
                 }
-                Err(Unclaimed::Foreign)
+                Err(Unclaimed::NoHandler)
             }
             State::Running(claim) if is_handled => Err(Unclaimed::Held(claim.expires_at)),
             _ => Err(Unclaimed::Stale),
@@ -156,7 +156,7 @@ impl ObjectQueue {
                 return Ok(Err(Unclaimed::NotDue(at)));
             }
             Transition::Rejected(Rejected::TooLate(_), _) => return Ok(Err(Unclaimed::Expired)),
-            Transition::Rejected(_, now) | Transition::Superseded(now) | Transition::Changed(now) => {
+            Transition::Rejected(_, now) | Transition::Superseded(now) | Transition::Stale(now) => {
                 return Ok(Err(lost_to(&now.task)));
             }
             Transition::Missing => return Ok(Err(Unclaimed::Stale)),

@@ -59,7 +59,7 @@ pub struct QueueConfig {
     /// Time for which an entry ahead of its task is not touched. Longer than any store accepts a signed request, so
     /// that by then its writer has written the task, or never will.
     pub ahead_grace: Duration,
-    /// Time for which a stale entry is left to the client that moved the task and is about to remove it.
+    /// Time for which a stale entry is left to the client that changed the task and is about to remove it.
     pub stale_grace: Duration,
     /// Time for which a submit with unknown outcome is retried before it puts a tombstone at its own id.
     pub submit_wait: Duration,
@@ -70,8 +70,8 @@ pub struct QueueConfig {
     pub meta_max_age: Duration,
     /// Snapshots of a broker, in the journal layout.
     pub snapshots: SnapshotLimits,
-    /// Transport between the processes of a queue in the journal layout. Without one, a process uses the queue only while no
-    /// other process is its broker.
+    /// Transport between the processes of a queue in the journal layout. Without one, a process can only
+    /// read while another process is the broker.
     pub transport: Option<Arc<dyn BrokerTransport>>,
 }
 

@@ -9,8 +9,8 @@
 //! | outpost, without a `queue.json` | files of one node, synced with a bucket | `Spool` of `leasehold-outpost` |
 //!
 //! [`Queue`] dereferences to its [`QueueLayout`] and adds what all layouts share: the options of a submit ([`Submit`])
-//! and the loop that waits for a task. What only the object layout has (shards, leases, quarantine, migration) is reached
-//! by [`QueueLayout::objects`]. The requests of an operation are those of its layout.
+//! and the loop that waits for a task. Shards, leases, quarantine and migration, which only the layout `objects` has, are
+//! reached by [`QueueLayout::objects`]. The requests of an operation are those of its layout.
 
 mod builder;
 mod objects;
@@ -123,7 +123,7 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
     /// The queue in the object layout: its shards, leases, index, quarantine and migration.
     fn objects(&self) -> Result<&ObjectQueue> {
         Err(self.unsupported(
-            "give access to shards, leases or index entries, which only the layout `objects` has",
+            "give access to shards, leases or index entries; only the layout `objects` has them",
         ))
     }
 
@@ -137,7 +137,8 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// The queue in the object layout, for an operation that a layout has only if it implements it.
+    /// Returns the object queue, or the [`unsupported`](Self::unsupported) error of this operation. For the default
+    /// implementations below.
     fn objects_for(&self, operation: &str) -> Result<&ObjectQueue> {
         self.objects().map_err(|_| self.unsupported(operation))
     }
@@ -161,13 +162,14 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
     /// Lists all tasks with their timestamps, without reading them. A caller that caches tasks reads only those whose
     /// timestamp has changed.
     fn listed(&self) -> BoxStream<'_, Result<ListedTask>> {
-        let listed = self.objects_for("list tasks").map(ObjectQueue::listed);
+        let listed = self.objects_for("list tasks by timestamp; use `list`").map(ObjectQueue::listed);
         stream::once(ready(listed)).try_flatten().boxed()
     }
 
-    /// Reads a listed task; none if it no longer exists, or is listed elsewhere, too.
+    /// Reads a listed task; none if it no longer exists, or if it is the forwarding marker of a task that is
+    /// also listed at its new key.
     fn read_listed<'a>(&'a self, listed: &'a ListedTask) -> BoxFuture<'a, Result<Option<Task>>> {
-        Box::pin(async { self.objects_for("list tasks")?.read_listed(listed).await })
+        Box::pin(async { self.objects_for("list tasks by timestamp; use `list`")?.read_listed(listed).await })
     }
 
     /// Applies a retention to one task.
@@ -199,7 +201,7 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
         Box::pin(async { self.objects_for("count tasks")?.stats().await })
     }
 
-    /// Reports inconsistencies; with `repair`, removes those that can be removed safely.
+    /// Reports inconsistencies; with `repair`, repairs those that can be repaired safely.
     fn check(&self, repair: bool) -> BoxFuture<'_, Result<Checked>> {
         Box::pin(async move { self.objects_for("be checked")?.check(repair).await })
     }

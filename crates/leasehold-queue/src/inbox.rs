@@ -243,7 +243,7 @@ impl ObjectQueue {
             Err(error) => return Err(error),
         };
         if !is_to_be_moved {
-            return Ok(matches!(self.sweep(&found).await?, Swept::Removed | Swept::Moved(_)));
+            return Ok(matches!(self.sweep(&found).await?, Swept::Removed | Swept::Changed(_)));
         }
         let moved = entry.at_location(IndexLocation::Overflow);
         if breaks("rescue-removes-first") {

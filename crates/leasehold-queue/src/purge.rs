@@ -77,7 +77,7 @@ impl ObjectQueue {
             return Ok(Purged::Kept);
         }
         let from = ChangeFrom::Unchanged(&loaded);
-        let moved = self.change(Purpose::Sweep, from, &Event::Purge, IndexUpdate::Change).await?;
-        Ok(if matches!(moved, Transition::Done(_)) { Purged::Marked } else { Purged::Kept })
+        let purged = self.change(Purpose::Sweep, from, &Event::Purge, IndexUpdate::Change).await?;
+        Ok(if matches!(purged, Transition::Done(_)) { Purged::Marked } else { Purged::Kept })
     }
 }

@@ -34,6 +34,11 @@ const OUTAGE_FAILURES: u32 = 3;
 pub trait OpenSource: fmt::Debug + Send + Sync + 'static {
     /// Opens a source for one worker.
     fn open(&self, worker: WorkerInfo) -> BoxFuture<'static, Result<Box<dyn TaskSource>>>;
+
+    /// Error for the artifacts of a task, in a source whose workers cannot transfer any.
+    fn artifact_error(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// A worker, as its source sees it.
@@ -159,7 +164,7 @@ pub struct DutyPlan {
     pub time_max: Option<Duration>,
 }
 
-/// View of a running source, for monitors and for the engine.
+/// View of a running source, for users and for the engine.
 pub trait SourceStatus: fmt::Debug + Send + Sync {
     /// Reason why the source waits, if it ends when nothing is left to do.
     fn drain_wait(&self) -> Option<DrainWait> {

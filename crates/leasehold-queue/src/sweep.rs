@@ -33,7 +33,7 @@ pub enum Swept {
     /// A worker holds the task: check again at this time, when the claim expires or before.
     Held(StoreTime),
     /// The task was changed: timed out, or expired.
-    Moved(Box<Task>),
+    Changed(Box<Task>),
     /// The entry was removed.
     Removed,
     /// The task is corrupt and is left for an operator.
@@ -65,7 +65,7 @@ impl ObjectQueue {
         };
         if let Some(event) = event {
             return Ok(match self.change_stale(&loaded, &event).await? {
-                Transition::Done(moved) => Swept::Moved(Box::new(moved.task)),
+                Transition::Done(changed) => Swept::Changed(Box::new(changed.task)),
                 _ => Swept::Fine,
             });
         }

@@ -38,8 +38,8 @@ pub enum Transition<T = TaskSnapshot> {
     Done(T),
     /// Applied, and changed again by another client since; this is the task as it is now.
     Superseded(T),
-    /// Not applied: the task is not, or no longer, the one that the caller has read; this is the task as it is now.
-    Changed(T),
+    /// Not applied: the task has changed since the caller read it; this is the task as it is now.
+    Stale(T),
     /// Not allowed in the task's current state.
     Rejected(Rejected, T),
     /// No such task exists.
@@ -171,7 +171,7 @@ impl ObjectQueue {
             };
             self.check_allowed(Intent::of(purpose))?;
             if only.is_some_and(|only| loaded.task.write_id != *only) {
-                return Ok(Decision::Leave(Break(Ok(Transition::Changed(loaded)))));
+                return Ok(Decision::Leave(Break(Ok(Transition::Stale(loaded)))));
             }
             let context = self.step_context()?;
             Ok(match step(&loaded.task, event, &context) {

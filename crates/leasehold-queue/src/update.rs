@@ -7,7 +7,7 @@
 //!
 //! All three may be repeated after a lost answer. A write is recognised by its write id in the history, also when
 //! other clients have changed the task since. Only a renewal adds nothing to the history: one whose answer is lost
-//! *and* that another change follows is returned as [`Transition::Changed`], and the claim in the record shows its
+//! *and* that another change follows is returned as [`Transition::Stale`], and the claim in the record shows its
 //! holder.
 //!
 //! Requests: a read is 1 get. An update is 1 put, 1 more put if it requires an index entry, and 1 delete if the task
@@ -91,6 +91,6 @@ impl ObjectQueue {
         };
         let now = self.follow(Purpose::Sync, TaskObject::read(key, object)?).await?;
         let is_ours = now.task.has_write(&task.write_id);
-        Ok(if is_ours { Transition::Done(now) } else { Transition::Changed(now) })
+        Ok(if is_ours { Transition::Done(now) } else { Transition::Stale(now) })
     }
 }

@@ -10,7 +10,7 @@ use leasehold_core::{Error, Kind, NewTask};
 use leasehold_queue::{DirectDispatch, ObjectQueue, QueueConfig, Selection};
 use leasehold_store::{Client, Host, HostExt};
 use leasehold_worker::{
-    Context, InboxLease, Monitor, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions,
+    Context, InboxLease, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions, WorkerView,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -191,7 +191,7 @@ async fn run(
             Ok::<_, TaskError>(Value::Null)
         }
     })?;
-    checker.observed().workers.insert(host.process(), (name.to_owned(), worker.monitor()));
+    checker.observed().workers.insert(host.process(), (name.to_owned(), worker.view()));
     worker.run(shutdown).await.map(|_| ())
 }
 
@@ -207,7 +207,7 @@ struct InboxChecker {
 
 #[derive(Default)]
 struct Observed {
-    workers: BTreeMap<ProcessId, (String, Monitor)>,
+    workers: BTreeMap<ProcessId, (String, WorkerView)>,
     /// Number of submits still to be made.
     producing: u64,
     acknowledged: BTreeSet<String>,
@@ -267,10 +267,10 @@ impl InboxChecker {
         }
         let observed = self.observed();
         let mut owners = BTreeMap::<&str, ProcessId>::new();
-        for (process, (name, monitor)) in &observed.workers {
+        for (process, (name, view)) in &observed.workers {
             let runs = self.executor.is_alive(*process) && !self.executor.is_paused(*process);
             if runs
-                && monitor.has_inbox()
+                && view.has_inbox()
                 && let Some(other) = owners.insert(name, *process)
             {
                 let (one, other) = (other.number(), process.number());

@@ -7,7 +7,9 @@
 use leasehold_core::{ShardLen, ShardRange};
 use leasehold_queue::{ObjectQueue, QueueConfig};
 use leasehold_store::{Client, Host, HostExt};
-use leasehold_worker::{Context, Monitor, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
+use leasehold_worker::{
+    Context, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions, WorkerView,
+};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -179,7 +181,7 @@ impl ShardWorker {
         };
         let worker = Worker::new(queue.clone(), &self.name, None)?.options(options);
         let worker = worker.handle("*", |_: Context, _: Value| async { Ok::<_, TaskError>(Value::Null) })?;
-        self.checker.add_worker(host, &self.name, worker.monitor());
+        self.checker.add_worker(host, &self.name, worker.view());
         worker.run(shutdown).await?;
         self.checker.remove_worker(host);
         Ok(())
@@ -203,7 +205,7 @@ type LeaseBaseline = (BTreeMap<ProcessId, Vec<ShardRange>>, BTreeMap<String, u64
 struct Observed {
     /// Machines that have ever started, and the process that each runs now; none if it has left permanently.
     machines: BTreeMap<String, Option<ProcessId>>,
-    workers: BTreeMap<ProcessId, (String, Monitor)>,
+    workers: BTreeMap<ProcessId, (String, WorkerView)>,
     /// Shards and epochs at the time from which no lease may move.
     baseline: Option<LeaseBaseline>,
 }
@@ -223,10 +225,10 @@ impl ShardChecker {
         self.trace.line(self.executor.now(), host.name(), what);
     }
 
-    fn add_worker(&self, host: &SimHost, name: &str, monitor: Monitor) {
+    fn add_worker(&self, host: &SimHost, name: &str, view: WorkerView) {
         let mut observed = self.observed();
         observed.machines.insert(machine(host), Some(host.process()));
-        observed.workers.insert(host.process(), (name.to_owned(), monitor));
+        observed.workers.insert(host.process(), (name.to_owned(), view));
     }
 
     /// Records that a process does not work at this moment.
@@ -245,7 +247,7 @@ impl ShardChecker {
         let runs =
             |process: &&ProcessId| self.executor.is_alive(**process) && !self.executor.is_paused(**process);
         let running = observed.workers.iter().filter(|(process, _)| runs(process));
-        running.map(|(process, (name, monitor))| (*process, (name.clone(), monitor.shards()))).collect()
+        running.map(|(process, (name, view))| (*process, (name.clone(), view.shards()))).collect()
     }
 
     /// Checks that no two processes trust one shard. After a jump of the store's time any process may be

@@ -46,7 +46,7 @@ pub struct Log {
     home: Home<BucketLog, FolderLog>,
 }
 
-/// Value for each home of a log.
+/// Bucket or folder variant of a log, or of a part of it.
 #[derive(Debug, Clone)]
 enum Home<B, F> {
     Bucket(B),
@@ -187,8 +187,8 @@ impl Log {
         }
     }
 
-    /// True if the process that took the log over last is alive, false if it has ended; none in a bucket, where only the
-    /// lease can tell. A process that is stopped is alive.
+    /// True if the process that took the log over last is alive, false if it has ended; none in a bucket, whose log
+    /// cannot tell. A process that is stopped is alive.
     pub async fn holder_is_alive(&self) -> Result<Option<bool>> {
         match &self.home {
             Home::Bucket(_) => Ok(None),
@@ -366,8 +366,5 @@ impl LogReader {
 
 /// Error of a writer that is poisoned.
 fn poisoned() -> Error {
-    Error::new(
-        Kind::Lost,
-        "the log is closed, because the outcome of a commit is unknown; take it over again",
-    )
+    Error::new(Kind::Lost, "this broker has stopped, because the outcome of a commit is unknown; retry")
 }

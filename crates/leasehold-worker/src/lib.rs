@@ -17,14 +17,14 @@
 //! | --- | --- |
 //! | [`handler`] | handlers, their context and their errors |
 //! | [`options`] | configuration of a worker |
-//! | [`worker`] | a worker: handlers, source, monitor, counts |
+//! | [`worker`] | a worker: handlers, source, view, counts |
 //! | [`shutdown`] | stopping in two stages: drain, abort |
 //! | `engine` | runs the tasks of a source in slots, from claim to settlement; the loop of maintenance duties |
 //! | `renew` | renews claims |
 //! | `runner` | runs a handler until it ends or has to stop |
 //! | `run_handle` | handle of one run: its claim, stopping it, its progress |
 //! | [`staging`] | artifacts, before and after the handler |
-//! | `objects` | the source of tasks over the objects of a queue in a bucket |
+//! | `objects` | the source of tasks over a queue in the layout `objects` |
 //!
 //! [`TaskSource`]: leasehold_queue::source::TaskSource
 
@@ -47,4 +47,4 @@ pub use options::{
 };
 pub use shutdown::{Shutdown, Stage};
 pub use staging::{ArtifactIo, ProgressFn, StagedFile};
-pub use worker::{Counts, Monitor, Worker};
+pub use worker::{Counts, Worker, WorkerView};

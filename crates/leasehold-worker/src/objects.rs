@@ -1,4 +1,4 @@
-//! Source of tasks over the objects of a queue in a bucket.
+//! Source of tasks over a queue in the layout `objects`.
 //!
 //! ```text
 //!   poll ──▶ scan ──▶ claim ──▶ to the engine
@@ -288,7 +288,7 @@ impl Objects {
                 let until = self.queue.now()?.latest_known().plus(CORRUPT_PAUSE);
                 Some((until, BackoffAction::Sweep))
             }
-            Swept::Moved(task) => {
+            Swept::Changed(task) => {
                 // A task that expired had no worker.
                 if task.status() != Status::Expired {
                     tracing::warn!(task = %task.id, status = %task.status(), "task recovered, its worker was lost");

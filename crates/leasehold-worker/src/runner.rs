@@ -15,7 +15,7 @@ use tracing::Instrument;
 use crate::handler::{Handler, Handlers, TaskError};
 use crate::options::WorkerOptions;
 use crate::run_handle::{Phase, RunHandle, Stop};
-use crate::staging::{ArtifactIo, RunOutcome, StagedRun, timed_out};
+use crate::staging::{ArtifactAccess, NO_ARTIFACT_IO, RunOutcome, StagedRun, timed_out};
 use crate::worker::{Counters, Counts};
 
 /// Handlers of a worker, with everything they need. Clones share their state.
@@ -23,7 +23,7 @@ use crate::worker::{Counters, Counts};
 pub(crate) struct TaskRunner {
     pub(crate) id: WorkerId,
     pub(crate) handlers: Handlers,
-    pub(crate) artifact_io: Option<Arc<dyn ArtifactIo>>,
+    pub(crate) artifact_io: ArtifactAccess,
     pub(crate) options: WorkerOptions,
     pub(crate) counts: Arc<Counters>,
     pub(crate) host: Arc<dyn Host>,
@@ -32,7 +32,7 @@ pub(crate) struct TaskRunner {
 impl TaskRunner {
     pub(crate) fn new(id: WorkerId, host: Arc<dyn Host>) -> Self {
         let (handlers, options) = (Handlers::default(), WorkerOptions::default());
-        Self { id, handlers, artifact_io: None, options, counts: Arc::default(), host }
+        Self { id, handlers, artifact_io: Err(NO_ARTIFACT_IO), options, counts: Arc::default(), host }
     }
 
     /// Runs the handler of a claimed task until it ends or has to stop. Returns the result to record, or none if

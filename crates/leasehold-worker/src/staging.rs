@@ -66,10 +66,15 @@ impl fmt::Debug for StagedFile {
     }
 }
 
+/// Transfer of artifacts, or the error of a worker without it.
+pub(crate) type ArtifactAccess = std::result::Result<Arc<dyn ArtifactIo>, &'static str>;
+
+/// Error of a worker for which no transfer was set.
+pub(crate) const NO_ARTIFACT_IO: &str = "this worker has no artifact cache; configure one to use artifacts";
+
 /// Files of one run: its artifacts and its results.
-#[derive(Default)]
 pub(crate) struct RunFiles {
-    artifact_io: Option<Arc<dyn ArtifactIo>>,
+    artifact_io: ArtifactAccess,
     staged: BTreeMap<Name, StagedFile>,
     results: Mutex<BTreeMap<Name, PathBuf>>,
     /// Values to keep until the results are published, such as files that the handler has fetched.
@@ -113,9 +118,12 @@ impl Context {
 }
 
 impl RunFiles {
+    fn new(artifact_io: ArtifactAccess) -> Self {
+        Self { artifact_io, staged: BTreeMap::new(), results: Mutex::default(), kept: Mutex::default() }
+    }
+
     fn artifact_io(&self) -> Result<&Arc<dyn ArtifactIo>> {
-        let missing = "this worker has no artifact cache; configure one to use artifacts";
-        self.artifact_io.as_ref().ok_or_else(|| Error::invalid(missing))
+        self.artifact_io.as_ref().map_err(|missing| Error::invalid(*missing))
     }
 }
 
@@ -124,7 +132,7 @@ pub(crate) type RunOutcome = Result<(Value, Artifacts), TaskError>;
 
 /// One run of a task, with its files.
 pub(crate) struct StagedRun {
-    pub(crate) artifact_io: Option<Arc<dyn ArtifactIo>>,
+    pub(crate) artifact_io: ArtifactAccess,
     pub(crate) handler: HandlerFn,
     pub(crate) task: Arc<Task>,
     pub(crate) run: Arc<RunHandle>,
@@ -168,7 +176,7 @@ impl StagedRun {
     }
 
     async fn stage(&self) -> Result<RunFiles, TaskError> {
-        let mut files = RunFiles { artifact_io: self.artifact_io.clone(), ..RunFiles::default() };
+        let mut files = RunFiles::new(self.artifact_io.clone());
         for (name, artifact) in &self.task.artifacts {
             let report = |bytes, of| {
                 let (name, artifact) = (name.as_str(), artifact.as_str());

@@ -31,9 +31,9 @@ pub struct Worker {
 /// Layout of the tasks.
 #[derive(Clone)]
 enum Layout {
-    /// The objects of a queue in a bucket.
+    /// The layout `objects`.
     Objects(ObjectQueue),
-    /// Another one, such as the folder of an outpost.
+    /// Another one, such as a journal or the folder of an outpost.
     Other(Arc<dyn OpenSource>),
 }
 
@@ -77,14 +77,14 @@ impl Counters {
 
 /// View of a running worker.
 #[derive(Debug, Clone)]
-pub struct Monitor {
+pub struct WorkerView {
     counts: Arc<Counters>,
     /// Set when the worker runs.
     status: Arc<OnceLock<Arc<dyn SourceStatus>>>,
 }
 
-/// A monitor shows the status of the source of tasks: its shards, its inbox, its reason to wait.
-impl Deref for Monitor {
+/// It shows the status of the source of tasks: its shards, its inbox, its reason to wait.
+impl Deref for WorkerView {
     type Target = dyn SourceStatus;
 
     fn deref(&self) -> &Self::Target {
@@ -95,7 +95,7 @@ impl Deref for Monitor {
     }
 }
 
-impl Monitor {
+impl WorkerView {
     /// Counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -122,14 +122,19 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Creates a worker with this id on another layout. Options about shards and inboxes, which only a bucket has, must
-    /// not be set; the source documents which of the other options it uses.
+    /// Creates a worker with this id on another layout. Options about shards and inboxes, which only the layout `objects`
+    /// has, must not be set; the source documents which of the other options it uses.
     pub fn from_source(source: Arc<dyn OpenSource>, host: Arc<dyn Host>, id: &str) -> Result<Self> {
         Self::of(Layout::Other(source), host, id)
     }
 
     fn of(layout: Layout, host: Arc<dyn Host>, id: &str) -> Result<Self> {
-        let runner = TaskRunner::new(Name::checked("worker id", id)?, host);
+        let mut runner = TaskRunner::new(Name::checked("worker id", id)?, host);
+        if let Layout::Other(source) = &layout
+            && let Some(error) = source.artifact_error()
+        {
+            runner.artifact_io = Err(error);
+        }
         Ok(Self { layout, runner, status: Arc::default() })
     }
 
@@ -145,7 +150,7 @@ impl Worker {
     /// Sets the transfer of artifacts, for tasks that have some.
     #[must_use]
     pub fn artifact_io(mut self, artifact_io: Arc<dyn ArtifactIo>) -> Self {
-        self.runner.artifact_io = Some(artifact_io);
+        self.runner.artifact_io = Ok(artifact_io);
         self
     }
 
@@ -177,8 +182,8 @@ impl Worker {
 
     /// Returns a view of the worker while it runs.
     #[must_use]
-    pub fn monitor(&self) -> Monitor {
-        Monitor { counts: self.runner.counts.clone(), status: self.status.clone() }
+    pub fn view(&self) -> WorkerView {
+        WorkerView { counts: self.runner.counts.clone(), status: self.status.clone() }
     }
 
     /// Works until shutdown. When this returns, every running task has ended or was released.
@@ -207,14 +212,16 @@ impl Worker {
             polling: options.polling,
             until_empty: options.until_empty,
         };
-        let has_bucket_options =
+        let has_object_options =
             options.shards.is_some() || options.leasing.is_some() || options.inbox.is_some();
         let source: Box<dyn TaskSource> = match &self.layout {
             Layout::Objects(queue) => {
                 Box::new(ObjectSource::open(queue.clone(), worker, &self.runner).await?)
             }
-            Layout::Other(_) if has_bucket_options => {
-                return Err(Error::invalid("shards and inboxes require a bucket; remove these options"));
+            Layout::Other(_) if has_object_options => {
+                return Err(Error::invalid(
+                    "shards and inboxes require the layout `objects`; remove these options",
+                ));
             }
             Layout::Other(other) => other.open(worker).await?,
         };
@@ -230,14 +237,16 @@ impl Worker {
     }
 
     /// Does only the maintenance duties, until shutdown. Shards are not leased for that: the holder of a shard
-    /// has to run its tasks, which a monitor does not.
+    /// has to run its tasks, which `leasehold monitor` does not.
     pub async fn run_duties(mut self, shutdown: Shutdown) -> Result<Counts> {
         self.runner.options.check()?;
         (self.runner.options.leasing, self.runner.options.inbox) = (None, None);
         let (source, slots) = self.open().await?;
         let duties = source.duties();
         if duties.is_empty() {
-            return Err(Error::invalid("maintenance duties require a bucket"));
+            return Err(Error::invalid(
+                "maintenance duties require the layout `objects`; in the layout `journal` the broker does them, so run a worker",
+            ));
         }
         let duties =
             Box::pin(engine::run_duties(duties, source.status(), self.runner.host.clone(), slots.clone()));

@@ -77,7 +77,9 @@ pub use leasehold_queue::{
     UniqueKey,
 };
 pub use leasehold_store::{AccessKey, Client, Durability, FolderOptions, OpenMode, OpenOptions, SystemHost};
-pub use leasehold_worker::{Context, Counts, Monitor, Polling, Shutdown, TaskError, Worker, WorkerOptions};
+pub use leasehold_worker::{
+    Context, Counts, Polling, Shutdown, TaskError, Worker, WorkerOptions, WorkerView,
+};
 
 /// (Feature `outpost`.)
 #[cfg(feature = "outpost")]

@@ -39,6 +39,8 @@ Some JSON fields and values are named differently from the text output. Scripts 
 | `doctor` | `demand`, `met`, `otherwise`; `good` | a requirement, whether it is met, the consequence if not; whether all are met |
 | `migrate-shards` | `sweep_after` | time after which the old keys are deleted |
 | `migrate-shards --dry-run` | `under_way`, `there` | a migration in progress, and the objects it has already moved |
+| `outpost status` | `counts`: `free`, `leased`, `tentative`, `outbox`, `duplicates` | pending, running, not confirmed, unsent, run twice |
+| `outpost sync`, `outpost run` | `mirrored`, `forgotten` | fetched, taken by other workers |
 | `outpost recover` | `unreadable`, `swept` | tasks corrupt, files deleted |
 | `worker`, `up`, `outpost work` | `put_back` | requeued: pending again, to be retried, snoozed or released |
 | `workers` | `for`, `in_inbox` | LEASE, INBOX |

@@ -2,9 +2,12 @@
 
 use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
+use indicatif::ProgressBar;
 use leasehold_core::{Error, Kind, Result, Status, StoreTime, Task, TaskId};
-use leasehold_queue::purge::{Purged, Retention};
-use leasehold_queue::{Filter, Queue, Transition};
+use leasehold_queue::inspect::Stats;
+use leasehold_queue::purge::{PURGE_GRACE, Purged, Retention};
+use leasehold_queue::{Filter, LayoutName, Queue, Transition};
+use serde::Serialize;
 use serde_json::json;
 use std::time::Duration;
 
@@ -167,31 +170,15 @@ pub(crate) async fn purge(queue: &Queue, args: &PurgeArgs, printer: &Printer) ->
     let statuses = args.status.iter().map(|text| final_status(text)).collect::<Result<_>>()?;
     let retention = Retention { statuses, older_than };
     let spinner = printer.spinner("scanning tasks");
-    let (mut marked, mut deleted, mut kept, mut too_new) = (0u64, 0u64, 0u64, 0u64);
-    let tasks = queue.list(Filter::default());
-    let retention = &retention;
-    let work = tasks.map(|task| async move { queue.purge(&task?, retention).await });
-    let mut purged = std::pin::pin!(work.buffered(AT_ONCE));
-    while let Some(purged) = purged.next().await {
-        spinner.inc(1);
-        match purged {
-            Ok(Purged::Kept) => kept += 1,
-            Ok(Purged::TooNew) => {
-                kept += 1;
-                too_new += 1;
-            }
-            Ok(Purged::Marked) => marked += 1,
-            Ok(Purged::Deleted) => deleted += 1,
-            Err(error) if error.kind() == Kind::Corrupt => {
-                spinner.suspend(|| printer.note(&error.to_string()));
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let purged = match queue.meta().map(|meta| meta.layout) {
+        Some(LayoutName::Journal) => purge_journal(queue, &retention, &spinner, printer).await?,
+        _ => purge_tasks(queue, &retention, &spinner, printer).await?,
+    };
     spinner.finish_and_clear();
     if printer.is_json() {
-        line(json!({"marked": marked, "deleted": deleted, "kept": kept, "too_new": too_new}));
+        line(serde_json::to_value(&purged)?);
     } else {
+        let PurgeCounts { marked, deleted, kept, too_new } = purged;
         let marked = count(marked, "task", "tasks");
         let too_new =
             if too_new > 0 { format!(", {too_new} of them younger than a day") } else { String::new() };
@@ -200,6 +187,82 @@ pub(crate) async fn purge(queue: &Queue, args: &PurgeArgs, printer: &Printer) ->
         ));
     }
     Ok(())
+}
+
+/// Tasks of a queue by the effect of a purge. In JSON and text alike.
+#[derive(Debug, Default, Serialize)]
+struct PurgeCounts {
+    marked: u64,
+    deleted: u64,
+    kept: u64,
+    /// Kept tasks that only are too young.
+    too_new: u64,
+}
+
+/// Purges one task after the other.
+async fn purge_tasks(
+    queue: &Queue,
+    retention: &Retention,
+    spinner: &ProgressBar,
+    printer: &Printer,
+) -> Result<PurgeCounts> {
+    let mut counts = PurgeCounts::default();
+    let tasks = queue.list(Filter::default());
+    let work = tasks.map(|task| async move { queue.purge(&task?, retention).await });
+    let mut purged = std::pin::pin!(work.buffered(AT_ONCE));
+    while let Some(purged) = purged.next().await {
+        spinner.inc(1);
+        match purged {
+            Ok(Purged::Kept) => counts.kept += 1,
+            Ok(Purged::TooNew) => {
+                counts.kept += 1;
+                counts.too_new += 1;
+            }
+            Ok(Purged::Marked) => counts.marked += 1,
+            Ok(Purged::Deleted) => counts.deleted += 1,
+            Err(error) if error.kind() == Kind::Corrupt => {
+                spinner.suspend(|| printer.note(&error.to_string()));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(counts)
+}
+
+/// Purges all tasks of a journal at once: task by task, the broker would rewrite the archive object of each.
+async fn purge_journal(
+    queue: &Queue,
+    retention: &Retention,
+    spinner: &ProgressBar,
+    printer: &Printer,
+) -> Result<PurgeCounts> {
+    let purged = queue.purge_all(retention).await?;
+    for error in &purged.corrupt {
+        spinner.suspend(|| printer.note(error));
+    }
+    let Stats { due, scheduled, running, finished, .. } = queue.stats().await?;
+    let kept = due + scheduled + running + finished.unwrap_or_default().values().sum::<u64>();
+    // Tasks that have been final for a day were not created within a day: no need to read them.
+    let too_new =
+        if retention.older_than < PURGE_GRACE { count_young(queue, retention, spinner).await? } else { 0 };
+    Ok(PurgeCounts { marked: purged.marked, deleted: purged.deleted, kept, too_new })
+}
+
+/// Number of tasks that a retention covers, and that were created less than a day ago.
+async fn count_young(queue: &Queue, retention: &Retention, spinner: &ProgressBar) -> Result<u64> {
+    let (now, mut young) = (queue.now()?, 0);
+    let is_young = |task: &Task| !now.is_past(task.created_at.plus(PURGE_GRACE));
+    let mut tasks = queue.list(Filter::default());
+    while let Some(task) = tasks.next().await {
+        match task {
+            Ok(task) => young += u64::from(is_young(&task) && retention.covers(&task, now)),
+            // The purge has reported it.
+            Err(error) if error.kind() == Kind::Corrupt => {}
+            Err(error) => return Err(error),
+        }
+        spinner.inc(1);
+    }
+    Ok(young)
 }
 
 fn final_status(text: &str) -> Result<Status> {

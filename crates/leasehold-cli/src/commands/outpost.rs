@@ -27,6 +27,11 @@ use crate::settings::kind::without_user;
 
 mod status;
 
+/// Help of `--exec`: artifacts need the bucket.
+const EXEC_HELP: &str = "Run tasks of a type with a program: input JSON on standard input, output JSON on standard output, exit \
+                         code 0 = completed, 65 = failed permanently, any other = failed, retried by the task's retry \
+                         policy. Without input and result files. Repeatable; `*` matches every other type";
+
 #[derive(Debug, Args)]
 pub(crate) struct OutpostArgs {
     #[command(subcommand)]
@@ -47,11 +52,15 @@ pub(crate) enum OutpostCommand {
     /// Submit a task to the outpost folder; the next sync sends it to the bucket
     #[command(
         after_help = "Example:\n  leasehold outpost submit -t resize -i '{\"file\": \"a.png\"}'",
-        mut_arg("max_attempts", |arg| arg.help("Maximum number of attempts [default: 5]"))
+        mut_arg("max_attempts", |arg| arg.help("Maximum number of attempts [default: 5]")),
+        mut_arg("key", |arg| arg.help("Idempotency key: one task with this key, without a time limit [default: none]"))
     )]
     Submit(submit::NewTaskArgs),
     /// Run tasks with programs, using only the outpost folder
-    #[command(after_help = "Example:\n  leasehold outpost work --exec 'resize=./resize.sh'")]
+    #[command(
+        after_help = "Example:\n  leasehold outpost work --exec 'resize=./resize.sh'",
+        mut_arg("exec", |arg| arg.help(EXEC_HELP))
+    )]
     Work(worker::ProgramArgs),
     /// Count the tasks of the outpost folder, and the changes not yet sent to the bucket
     #[command(after_help = "Example:\n  leasehold outpost status --json")]
@@ -251,9 +260,9 @@ pub(crate) async fn work(
     let options = WorkerOptions { until_empty: args.drain, ..worker::options(&settings.worker) };
     printer.note(&format!("worker {name} on {}; {STOP_HINT}", spool.root().display()));
     let worker = worker.options(options);
-    let monitor = worker.monitor();
+    let view = worker.view();
     let running = worker.run(shutdown.clone()).boxed();
-    let counts = run_with_stop_notes(running, &monitor, settings.worker.drain, &shutdown, printer).await?;
+    let counts = run_with_stop_notes(running, &view, settings.worker.drain, &shutdown, printer).await?;
     if printer.is_json() {
         line(json!({"worker": name, "counts": counts}));
         return Ok(());

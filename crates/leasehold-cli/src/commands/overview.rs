@@ -341,8 +341,17 @@ fn repair_rows(checked: &Checked) -> impl Iterator<Item = Vec<Cell>> {
     };
     let uncovered = checked.uncovered.iter().map(move |key| row(key, "task without an index entry"));
     let dangling = checked.dangling.iter().map(move |key| row(key, "dangling index entry"));
-    let leftover = checked.leftover.iter().map(move |key| row(key, "temporary object of a killed probe"));
+    let leftover = checked.leftover.iter().map(move |key| row(key, leftover_kind(key)));
     uncovered.chain(dangling).chain(leftover)
+}
+
+/// Kind of an object that a killed process has left.
+fn leftover_kind(key: &str) -> &'static str {
+    if key.starts_with(keys::JOURNAL_ARCHIVE) {
+        "archive object that no record refers to"
+    } else {
+        "temporary object of a killed probe"
+    }
 }
 
 fn corrupt_row(corrupt: &CorruptObject) -> Vec<Cell> {

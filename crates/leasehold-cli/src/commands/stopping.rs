@@ -2,7 +2,7 @@
 
 use futures::future::{BoxFuture, Either, select};
 use leasehold_worker::shutdown::Stage;
-use leasehold_worker::{Monitor, Shutdown};
+use leasehold_worker::{Shutdown, WorkerView};
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ pub(super) const STOP_HINT: &str = "Ctrl-C lets running tasks finish, a second C
 /// Runs a worker to its end. When it is stopped, prints how many tasks still run, and the time they have to finish.
 pub(super) async fn run_with_stop_notes<T>(
     running: BoxFuture<'_, T>,
-    monitor: &Monitor,
+    view: &WorkerView,
     drain: Duration,
     shutdown: &Shutdown,
     printer: &Printer,
 ) -> T {
     let notes = async {
         shutdown.reached(Stage::Drain).await;
-        match monitor.running() {
+        match view.running() {
             0 => printer.note("stopping; no task is running"),
             number => printer.note(&format!(
                 "stopping: {} may finish, for up to {} s; a second Ctrl-C releases them",

@@ -2,7 +2,7 @@
 
 use leasehold_queue::Queue;
 use leasehold_store::host::Instant;
-use leasehold_worker::{DrainWait, Monitor};
+use leasehold_worker::{DrainWait, WorkerView};
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Current wait of a worker, and its start.
 pub(super) struct EmptyWaitReporter {
-    monitor: Monitor,
+    view: WorkerView,
     since: Option<(DrainWait, Instant)>,
 }
 
 impl EmptyWaitReporter {
-    pub(super) fn new(monitor: Monitor) -> Self {
-        Self { monitor, since: None }
+    pub(super) fn new(view: WorkerView) -> Self {
+        Self { view, since: None }
     }
 
     /// Current wait of the worker, if it has lasted long enough to be reported.
     pub(super) fn long_wait(&mut self, now: Instant) -> Option<DrainWait> {
-        let wait = self.monitor.drain_wait();
+        let wait = self.view.drain_wait();
         if self.since.map(|(known, _)| known) != wait {
             self.since = wait.map(|wait| (wait, now));
         }
@@ -34,8 +34,8 @@ impl EmptyWaitReporter {
 }
 
 /// Prints what the worker waits for, each wait once.
-pub(super) async fn print_waits(queue: &Queue, monitor: Monitor, printer: &Printer) -> Infallible {
-    let (host, mut waits, mut reported) = (queue.host(), EmptyWaitReporter::new(monitor), None);
+pub(super) async fn print_waits(queue: &Queue, view: WorkerView, printer: &Printer) -> Infallible {
+    let (host, mut waits, mut reported) = (queue.host(), EmptyWaitReporter::new(view), None);
     loop {
         host.sleep(POLL_INTERVAL).await;
         let wait = waits.long_wait(host.instant());

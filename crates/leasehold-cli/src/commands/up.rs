@@ -16,7 +16,7 @@ use leasehold_store::host::Instant;
 use leasehold_store::{Client, Snapshot};
 use leasehold_web::Dashboard;
 use leasehold_worker::shutdown::Stage;
-use leasehold_worker::{Counts, DrainWait, Monitor, Shutdown};
+use leasehold_worker::{Counts, DrainWait, Shutdown, WorkerView};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::time::Duration;
@@ -69,14 +69,14 @@ pub(crate) async fn run(
         worker::warn_if_id_in_use(queue, &name, &settings.worker, printer).await?;
     }
     let serving = worker::start_serving(queue, &name, &settings.pieces, printer).await?;
-    let monitor = worker.monitor();
-    let mut reader = ProgressReader::new(queue, monitor.clone(), shutdown.clone())?;
+    let view = worker.view();
+    let mut reader = ProgressReader::new(queue, view.clone(), shutdown.clone())?;
     let mut display = ProgressDisplay::new(printer);
     let stop = shutdown.clone();
     let running =
         if args.exec.is_empty() { worker.run_duties(stop).boxed() } else { worker.run(stop).boxed() };
     let running = AnnouncedServer::run_beside(serving, running, &shutdown, printer).boxed();
-    let running = run_with_stop_notes(running, &monitor, settings.worker.drain, &shutdown, printer).boxed();
+    let running = run_with_stop_notes(running, &view, settings.worker.drain, &shutdown, printer).boxed();
     let watching =
         async { select(show_progress(&mut reader, &mut display).boxed(), serve(dashboard).boxed()).await };
     let counts = run_beside(running, watching.map(|ended| ended.factor_first().0).boxed()).await?;
@@ -171,7 +171,7 @@ impl Progress {
 struct ProgressReader<'a> {
     queue: &'a Queue,
     client: &'a Client,
-    monitor: Monitor,
+    view: WorkerView,
     waits: EmptyWaitReporter,
     shutdown: Shutdown,
     stats: Stats,
@@ -181,15 +181,15 @@ struct ProgressReader<'a> {
 }
 
 impl<'a> ProgressReader<'a> {
-    fn new(queue: &'a Queue, monitor: Monitor, shutdown: Shutdown) -> Result<Self> {
+    fn new(queue: &'a Queue, view: WorkerView, shutdown: Shutdown) -> Result<Self> {
         let (stats, counts, client) = (Stats::default(), Counts::default(), queue.client()?);
-        let waits = EmptyWaitReporter::new(monitor.clone());
+        let waits = EmptyWaitReporter::new(view.clone());
         let counted_at = None;
-        Ok(Self { queue, client, monitor, waits, shutdown, stats, counts, counted_at, pause: COUNT_MIN })
+        Ok(Self { queue, client, view, waits, shutdown, stats, counts, counted_at, pause: COUNT_MIN })
     }
 
     async fn read(&mut self) -> Progress {
-        let counts = self.monitor.counts();
+        let counts = self.view.counts();
         if counts != self.counts {
             self.pause = COUNT_MIN;
         }
@@ -287,7 +287,7 @@ mod tests {
         let queue = Queue::connect(client).await.unwrap();
         queue.submit_task(NewTask::new("nobody-runs-it", Value::Null).unwrap()).await.unwrap();
         let worker = Worker::new(queue.clone(), "w1", None).unwrap();
-        let mut reader = ProgressReader::new(&queue, worker.monitor(), Shutdown::default()).unwrap();
+        let mut reader = ProgressReader::new(&queue, worker.view(), Shutdown::default()).unwrap();
         for _ in 0..600 {
             let progress = reader.read().await;
             assert!(progress.text().starts_with("1 pending, 0 running"), "{}", progress.text());

@@ -37,7 +37,7 @@ pub(crate) struct ProgramArgs {
     /// Let programs inherit the credentials of the store, the piece secret and the dashboard token
     #[arg(long)]
     pub(crate) pass_secrets: bool,
-    /// Exit when the queue is empty: no task is due or becomes due within a minute
+    /// Exit when the queue is empty: no task is due or becomes due within a minute, and no other worker runs a task of these types
     #[arg(long, visible_alias = "until-empty")]
     pub(crate) drain: bool,
 }
@@ -93,11 +93,11 @@ pub(crate) async fn work(
     printer.note(&format!("worker {name} on {}; {STOP_HINT}", queue.describe()));
     warn_if_id_in_use(queue, &name, &settings.worker, printer).await?;
     let serving = start_serving(queue, &name, &settings.pieces, printer).await?;
-    let monitor = worker.monitor();
-    let waits = until_empty::print_waits(queue, worker.monitor(), printer).boxed();
+    let view = worker.view();
+    let waits = until_empty::print_waits(queue, worker.view(), printer).boxed();
     let running = worker.run(shutdown.clone()).boxed();
     let running = AnnouncedServer::run_beside(serving, running, &shutdown, printer).boxed();
-    let running = run_with_stop_notes(running, &monitor, settings.worker.drain, &shutdown, printer).boxed();
+    let running = run_with_stop_notes(running, &view, settings.worker.drain, &shutdown, printer).boxed();
     let counts = up::run_beside(running, waits).await?;
     Ok(summary(queue, &name, &counts, printer)?)
 }

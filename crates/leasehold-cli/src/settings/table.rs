@@ -39,8 +39,8 @@ pub(crate) const TABLE: &[Setting] = &[
         kind: SettingKind::Choice(&["bucket", "filesystem"]),
         default: Some("bucket"),
         variable: "LEASEHOLD_QUEUE_TYPE",
-        help: "`bucket`: use the store (bucket or folder) directly; `filesystem`: use the outpost of this machine, a folder that \
-               syncs with a bucket.",
+        help: "`filesystem` (an outpost): use the outpost of this machine, a folder that syncs with a bucket; `bucket` \
+               (anything else, also a folder): use the store directly.",
     },
     Setting {
         name: "queue.campaign",

@@ -69,6 +69,11 @@ fn many_tasks_are_submitted_and_drained() {
 fn commands_that_need_objects_are_refused() {
     let fixture = journal();
     fixture.assert_output("journal_shards", &["shards"]);
+    fixture.assert_output("journal_monitor", &["monitor"]);
+    let refused = output_of(&mut fixture.command(&["up", "--no-dashboard"]));
+    assert!(refused.contains("maintenance duties require the layout `objects`"), "{refused}");
+    let refused = output_of(&mut fixture.command(&["worker", "--exec", "greet=cat", "--shard-leasing"]));
+    assert!(refused.contains("shards and inboxes require the layout `objects`"), "{refused}");
     fixture.assert_output("journal_other_layout", &["init", "--layout", "objects"]);
     fixture.assert_output("journal_unknown_layout", &["init", "--layout", "columns"]);
 }
@@ -101,6 +106,58 @@ fn tasks_are_exported_and_imported_between_layouts() {
     std::fs::write(file, journal.run(&["export"])).unwrap();
     assert_eq!(other.run(&["import", file, "--json"]), r#"{"imported":2,"existed":0,"refused":0}"#);
     assert_eq!(status(&other, &id), "completed");
+}
+
+#[test]
+fn a_purge_of_many_tasks_of_a_journal_is_a_few_commits() {
+    let (objects, journal) = (QueueFixture::new(), journal());
+    let file = journal.path().join(".leasehold/tasks.ndjson");
+    std::fs::write(&file, "{\"task_type\": \"work\"}\n".repeat(300)).unwrap();
+    let file = file.to_str().unwrap();
+    let submitted = objects.run(&["submit-many", file, "--json"]);
+    let first: Value = serde_json::from_str(submitted.lines().next().unwrap()).unwrap();
+    objects.run(&["cancel", "--type", "work"]);
+    let first = json_of(&objects, &["get", first["id"].as_str().unwrap()]);
+    // Tasks of long ago.
+    let year = &first["created_at"].as_str().unwrap()[..5];
+    let exported = objects.run(&["export"]).replace(&format!("\"{year}"), "\"2020-");
+    std::fs::write(file, exported).unwrap();
+    journal.run(&["import", file]);
+    let young = journal.run(&["submit", "-t", "work"]);
+    journal.run(&["cancel", &young]);
+    let pending = journal.run(&["submit", "-t", "work"]);
+    let before = commits(&journal);
+    let purged = json_of(&journal, &["purge", "--older-than-days", "0"]);
+    assert_eq!(purged, json!({"marked": 0, "deleted": 300, "kept": 2, "too_new": 1}));
+    // A fence, a copied commit and the purge. Task by task it would be at least ten: 32 are in flight at once.
+    let after = commits(&journal);
+    assert!(after - before < 6, "{before} and {after}");
+    assert_eq!(status(&journal, &pending), "pending");
+    assert_eq!(json_of(&journal, &["stats"])["cancelled"], json!(1));
+}
+
+/// Number of commits in the segments of a log, with the copied ones.
+fn commits(fixture: &QueueFixture) -> usize {
+    let files = std::fs::read_dir(fixture.path().join("journal/0/log")).unwrap();
+    let paths = files.map(|file| file.unwrap().path());
+    let segments = paths.filter(|path| path.extension().is_some_and(|extension| extension == "log"));
+    segments.map(|path| std::fs::read_to_string(path).unwrap().matches("\"seq\":").count()).sum()
+}
+
+#[test]
+fn an_archive_object_that_no_record_refers_to_is_reported_as_such() {
+    let fixture = journal();
+    fixture.run(&["submit", "-t", "greet"]);
+    let folder = fixture.path().join("journal/0/archive/undated");
+    std::fs::create_dir_all(&folder).unwrap();
+    let id = "3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3";
+    let object = folder.join(format!("{id}-{id}-{}", "0a".repeat(16)));
+    std::fs::write(&object, "").unwrap();
+    let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_600_000_000);
+    std::fs::File::options().write(true).open(&object).unwrap().set_modified(long_ago).unwrap();
+    fixture.assert_output("journal_leftover", &["check"]);
+    fixture.run(&["check", "--repair"]);
+    assert!(!object.exists());
 }
 
 #[test]

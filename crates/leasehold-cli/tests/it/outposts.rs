@@ -102,7 +102,7 @@ fn one_setting_decides_where_a_program_works() {
     assert!(refused.contains("queue.type must be `bucket` or `filesystem`, not `folder`"), "{refused}");
     assert!(refused.ends_with("exit code 64"), "{refused}");
     let refused = output_of(&mut run("filesystem", &["list"]));
-    assert!(refused.contains("set queue.type to bucket") && refused.ends_with("exit code 64"), "{refused}");
+    assert!(refused.contains("set it to `bucket`") && refused.ends_with("exit code 64"), "{refused}");
 }
 
 #[test]
@@ -188,5 +188,33 @@ fn options_without_effect_on_an_outpost_are_refused() {
             let words = format!("unexpected argument '{flag}'");
             assert!(printed.contains(&words) && printed.ends_with("exit code 64"), "{option:?}: {printed}");
         }
+    }
+}
+
+#[test]
+fn artifacts_on_an_outpost_are_refused_with_the_reason() {
+    let root = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let mut command = leasehold(args);
+        command.env("LEASEHOLD_STORE", root.path().join("bucket"));
+        command.env("LEASEHOLD_OUTPOST_DATA", root.path().join("data"));
+        command.env("LEASEHOLD_QUEUE_CAMPAIGN", "survey/photos").env("LEASEHOLD_QUEUE_TYPE", "filesystem");
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    run(&["outpost", "init", "--consistency", "relaxed"]);
+    let id = run(&["outpost", "submit", "-t", "measure"]);
+    let program = root.path().join("measure.sh");
+    std::fs::write(&program, "#!/bin/sh\necho 7 > \"$LEASEHOLD_RESULTS/size\"\n").unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    run(&["outpost", "work", "--drain", "--exec", &format!("measure={}", program.display())]);
+    let task: Value = serde_json::from_str(&run(&["get", &id, "--json"])).unwrap();
+    assert_eq!(task["status"], "failed");
+    let error = task["error"].as_str().unwrap();
+    assert!(error.contains("artifacts are not supported on an outpost"), "{error}");
+    for (command, refuted) in [("work", "LEASEHOLD_RESULTS"), ("submit", "within a day")] {
+        let help = run(&["outpost", command, "--help"]);
+        assert!(!help.contains(refuted), "{help}");
     }
 }

@@ -89,8 +89,8 @@ pub enum ChangeKind {
 }
 
 impl ChangeKind {
-    /// Kind of the change that an event causes; none for events that the journal does not log: renewals, and those of
-    /// nodes without access to the store, of the index and of shards.
+    /// Kind of the change that an event causes; none for events that the journal does not log: renewals, and the
+    /// events of outposts, of index cleanup and of shard migrations.
     #[must_use]
     pub fn of(event: &Event) -> Option<Self> {
         Some(match event {

@@ -30,7 +30,7 @@ use crate::unique::Scope;
 /// A task of the journal, as the log has it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JournalTask {
-    /// The task. Its claim has the expiry that was logged; renewals are not part of it.
+    /// The task. Its claim has the expiry that was logged; renewals are not part of it. In an export they are.
     pub task: Task,
     /// Reservation of its idempotency key.
     pub key: Option<KeyReservation>,
@@ -38,7 +38,7 @@ pub struct JournalTask {
     pub claim: Option<LoggedClaim>,
 }
 
-/// Reservation of an idempotency key. It lasts until its expiry, at least as long as the task is live.
+/// Reservation of an idempotency key. It lasts until its expiry. The task stays live at least that long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyReservation {
     /// Tasks among which the key is unique.

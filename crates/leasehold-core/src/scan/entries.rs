@@ -7,7 +7,7 @@ use super::backoff::{BackoffAction, CORRUPT_PAUSE, EntryBackoff};
 use crate::{Entry, Error, IndexLocation, Now, StoreTime, TaskId};
 
 /// Pause before a task type without a handler is checked again: the worker that can run it may be gone.
-const FOREIGN_PAUSE: Duration = Duration::from_mins(5);
+const NO_HANDLER_PAUSE: Duration = Duration::from_mins(5);
 /// Pause before an entry ahead of its task is checked again: its producer is probably between its two writes.
 const AHEAD_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum of that pause: the producer may have problems, and succeed later.
@@ -34,7 +34,7 @@ pub enum Unclaimed {
     /// It is not due before this time.
     NotDue(StoreTime),
     /// The worker has no handler for it.
-    Foreign,
+    NoHandler,
     /// Another worker holds it until this time, unless it renews its claim; this worker could run it.
     Held(StoreTime),
     /// The entry is ahead of its task: the task does not exist yet, or has an older revision.
@@ -213,8 +213,8 @@ impl FoundEntries {
         let soon = now.latest_known();
         let (until, action) = match why {
             // It was moved to the shared index.
-            Unclaimed::Foreign if hit.is_in_inbox() => return self.backoff.remove(&hit.entry),
-            Unclaimed::Foreign => (soon.plus(FOREIGN_PAUSE), BackoffAction::Claim),
+            Unclaimed::NoHandler if hit.is_in_inbox() => return self.backoff.remove(&hit.entry),
+            Unclaimed::NoHandler => (soon.plus(NO_HANDLER_PAUSE), BackoffAction::Claim),
             // A scheduled task starts when even the earliest value of *now* has reached its time.
             Unclaimed::NotDue(at) => (soon.plus(at.since(now.earliest)), BackoffAction::Claim),
             Unclaimed::Held(at) => ((*at).min(soon.plus(graces.stale)), BackoffAction::Recover),

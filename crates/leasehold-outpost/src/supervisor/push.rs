@@ -142,7 +142,7 @@ impl BucketLink {
                     }
                     return self.accepted(step, write, &now).await;
                 }
-                Transition::Changed(now) => snapshot = Some(now),
+                Transition::Stale(now) => snapshot = Some(now),
                 Transition::Rejected(rejected, now) => {
                     if let Some(applied) = self.refused(step, write, &rejected, &now).await? {
                         return Ok(applied);
@@ -221,7 +221,7 @@ impl BucketLink {
         for _ in 0..TRIES_MAX {
             match self.queue.update_if(&snapshot, &release).await? {
                 // It was cancelled meanwhile.
-                Transition::Changed(now) if now.task.lease_id.as_ref() == Some(&lease_id) => {
+                Transition::Stale(now) if now.task.lease_id.as_ref() == Some(&lease_id) => {
                     snapshot = now;
                 }
                 _ => break,

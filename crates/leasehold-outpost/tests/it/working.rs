@@ -156,10 +156,10 @@ async fn a_relaxed_node_works_without_any_bucket() {
     let other = node.submit("unknown", json!(0));
     let double = async |_: Context, number: u64| Ok::<_, TaskError>(2 * number);
     let worker = node.worker().handle("double", double).unwrap();
-    let monitor = worker.monitor();
+    let view = worker.view();
     let counts = worker.run_until_empty().await.unwrap();
     assert_eq!((counts.started, counts.completed, counts.failed, counts.lost), (21, 20, 1, 0));
-    assert_eq!(monitor.counts(), counts);
+    assert_eq!(view.counts(), counts);
     for (number, id) in ids.iter().enumerate() {
         let (task, place) = node.get(id);
         assert_eq!((task.output(), place), (Some(&json!(2 * number)), "completed"));

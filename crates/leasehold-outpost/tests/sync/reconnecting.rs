@@ -74,7 +74,7 @@ async fn new_tasks_are_created_and_duplicates_and_tombstones_reported() {
     assert_eq!(node.sync().await.sent, 1);
     let task = cluster.get(&id).await;
     assert_eq!((task.status(), &task.input), (Status::Pending, &json!({"picture": 1})));
-    assert!(task.unknown.is_empty(), "what only the node needs stays there: {:?}", task.unknown);
+    assert!(task.unknown.is_empty(), "fields of the node are not sent: {:?}", task.unknown);
     assert!(node.has_nothing_to_send());
     assert_eq!(node.sync().await.sent, 0);
     // An equal key on another node gives the same task.

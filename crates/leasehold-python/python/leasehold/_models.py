@@ -132,6 +132,8 @@ class Stats:
     """Due, scheduled and running tasks of each shard that is not empty."""
     without_task: int = 0
     """Index entries of unfinished submits; not counted as due."""
+    finished: Mapping[str, int] | None = None
+    """Final tasks by status; only in the layout `journal`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ class Checked:
     dangling: tuple[str, ...]
     """Index entries without a matching task; a repair deletes them."""
     leftover: tuple[str, ...]
-    """Temporary objects of a killed `leasehold doctor`; a repair deletes them."""
+    """Objects that a killed `doctor` or broker has left; a repair deletes them."""
     corrupt: tuple[str, ...]
     """Corrupt objects: key and reason. Use `leasehold quarantine` to move them away."""
     transient: tuple[str, ...]

@@ -371,7 +371,7 @@ class Queue:
         )
 
     async def stats(self) -> Stats:
-        """Counts pending and running tasks from the index."""
+        """Counts pending and running tasks from the index; in the layout `journal` also final ones, from its state."""
         stats = await self._loop.call(self._native.stats)
         shards = {shard: (counts[0], counts[1], counts[2]) for shard, counts in stats.pop("shards").items()}
         return Stats(**stats, shards=shards)

@@ -193,7 +193,7 @@ class Queue:
         return self._thread.run(self._queue.check(repair=repair))
 
     def stats(self) -> Stats:
-        """Counts pending and running tasks from the index."""
+        """Counts pending and running tasks from the index; in the layout `journal` also final ones, from its state."""
         return self._thread.run(self._queue.stats())
 
     def ledger(self) -> builtins.list[LedgerLine]:

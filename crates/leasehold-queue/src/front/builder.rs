@@ -73,7 +73,7 @@ impl<'a> Submit<'a> {
         self.with(|new_task| new_task.expires_in = Some(after))
     }
 
-    /// Priority among the tasks of one minute, 0 to 9, 9 first. The default is 5.
+    /// Priority among the tasks that are due in the same minute, 0 to 9, 9 first. The default is 5.
     pub fn priority(self, priority: u8) -> Self {
         let prioritised = |new_task| Ok(NewTask { priority: Priority::new(priority)?, ..new_task });
         Self { new_task: self.new_task.and_then(prioritised), ..self }

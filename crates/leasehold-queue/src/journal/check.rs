@@ -140,8 +140,9 @@ impl JournalQueue {
         Ok(())
     }
 
-    /// Deletes objects of the archive that nothing refers to. This process must be the broker: its fence shows that no
-    /// earlier broker can still refer to them, and a check after they were listed that no later one does.
+    /// Deletes objects of the archive that nothing refers to. This process has listed them and deletes them; in between, the
+    /// broker, in this process or another one, proves that it is current. Its fence shows that no earlier broker can still
+    /// refer to them, and the proof that no later one does.
     async fn delete_orphans(&self, checked: &mut Checked) -> Result<()> {
         let names: Vec<_> =
             checked.leftover.iter().filter_map(|key| keys::parse_journal_archive(key)).collect();

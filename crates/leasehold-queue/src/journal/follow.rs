@@ -3,8 +3,8 @@
 //! A process that only reads does not become the broker. A commit that was acknowledged before a read began is in the log,
 //! so that the read shows it.
 //!
-//! Requests: 1 per commit since the last read, 1 beyond the end, and 1 get of the lease; the first time 1 more of the lease, 1
-//! of the snapshot and 1 per chunk.
+//! Requests: 1 get per commit since the last read, 1 beyond the end, and 1 of the lease; the first time 1 more of the lease, 1
+//! of the manifest, 1 per chunk, and 1 list of the log.
 
 use leasehold_core::journal::{JournalState, LogPosition};
 use leasehold_core::{Error, Kind, Result};

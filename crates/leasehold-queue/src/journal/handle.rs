@@ -29,7 +29,7 @@ use crate::connect::QueueConfig;
 /// Maximum number of brokers that one request starts: one may end before it has received the request.
 const STARTS_MAX: u32 = 3;
 
-/// Place of the broker of this process.
+/// Place of the broker that this process is, or is connected to.
 #[derive(Debug)]
 pub(crate) struct BrokerSlot {
     client: Client,
@@ -47,7 +47,7 @@ enum WithoutBroker {
     Follow,
 }
 
-/// Broker of this process, and its owner.
+/// Broker thread of this process, and its owner.
 #[derive(Debug)]
 struct RunningBroker {
     line: BrokerHandle,
@@ -73,7 +73,7 @@ impl BrokerSlot {
         &self.home
     }
 
-    /// Becomes the broker, if this process is not.
+    /// Connects to the broker, or becomes the broker if there is none.
     pub(super) async fn start(&self) -> Result<()> {
         self.serving().await.map(drop)
     }

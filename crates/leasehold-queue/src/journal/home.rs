@@ -1,11 +1,11 @@
-//! Home of a journal's log: files in a folder on a disk of this host, or objects anywhere else.
+//! Storage of a journal's log: files in a folder on a disk of this host, or objects anywhere else.
 
 use leasehold_store::{Client, LocalFolder, Log};
 
 use super::broker::maintenance::SnapshotLimits;
 use super::commit::Linger;
 
-/// Log of a queue, and what depends on its home.
+/// Log of a queue, and what depends on its storage.
 #[derive(Debug, Clone)]
 pub(super) struct LogHome {
     pub(super) log: Log,

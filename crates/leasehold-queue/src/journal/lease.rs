@@ -72,7 +72,7 @@ pub(crate) struct JournalFields {
     pub(crate) requires: BTreeSet<String>,
     pub(crate) host: String,
     pub(crate) pid: u32,
-    /// Address at which the broker accepts requests; none if it serves its own process only.
+    /// Address at which the broker accepts requests; none if the broker has no transport.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) address: Option<BrokerAddress>,
 }

@@ -4,10 +4,11 @@
 //!   lease free, expired, or its holder has ended ─▶ take it, epoch + 1 ─▶ replay ─▶ fence ─▶ renew the lease ─▶ serve
 //! ```
 //!
-//! In a folder the kernel shows at once whether the last broker has ended. In a bucket only the lease can tell: one that is
-//! not renewed is waited for until it expires.
+//! In a folder the kernel shows at once whether the last broker has ended. In a bucket the lease tells: one that
+//! is not renewed is waited for until it expires, or until a socket of this host has refused four connections.
 //!
-//! Requests: 1 get and 1 put for the lease, those of [`Log::take_over`], 1 put to confirm the lease.
+//! Requests: 1 get and 1 put for the lease, 1 get for the manifest of the snapshot and 1 per chunk, those of [`Log::take_over`],
+//! 1 put to confirm the lease; in a bucket 1 get of the lease per second of waiting; in a new queue 1 more get and 1 list.
 
 use futures::future::{Either, select};
 use leasehold_core::journal::{Commit, Fence, JournalRecord, JournalState, LogPosition};

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A snapshot covers confirmed commits only (rule B13): the broker takes no request while the commit in flight is confirmed,
-//! and then copies the changed chunks. Everything after that happens beside its other work. The snapshot counts from the
+//! and then copies the changed chunks. Everything after that happens while it serves requests. The snapshot counts from the
 //! moment at which the lease names it, which also fixes what may be deleted (rule B7).
 
 use bytes::Bytes;
@@ -269,10 +269,10 @@ pub(super) async fn read(client: &Client, key: &str) -> Result<Bytes> {
     })
 }
 
-/// Deletes what neither this snapshot nor the one before it needs. A key that could not be deleted stays, and does no harm.
-pub(super) async fn delete_replaced(client: &Client, before: &SnapshotManifest) {
-    let snapshot = before.previous.map(keys::journal_snapshot);
-    let chunks = before.replaced.iter().map(|name| keys::journal_chunk(*name));
+/// Deletes the manifest of the snapshot that `outdated` has replaced, and the chunks that only that one used. A key that could not be deleted stays, and does no harm.
+pub(super) async fn delete_replaced(client: &Client, outdated: &SnapshotManifest) {
+    let snapshot = outdated.previous.map(keys::journal_snapshot);
+    let chunks = outdated.replaced.iter().map(|name| keys::journal_chunk(*name));
     for key in snapshot.into_iter().chain(chunks) {
         if let Err(error) = client.delete(Purpose::Journal, &key).await {
             tracing::debug!(%key, %error, "failed to delete a part of an old snapshot");

@@ -24,7 +24,8 @@ pub trait BrokerTransport: fmt::Debug + Send + Sync + 'static {
         instance: &'a HexName,
     ) -> BoxFuture<'a, Result<BrokerListener>>;
 
-    /// Connects to a broker.
+    /// Connects to a broker. An error of kind `Lost` means that nothing listens at the address; after four in a row the broker may
+    /// count as ended. Any other error: it cannot be reached.
     fn connect<'a>(
         &'a self,
         store: &'a Client,

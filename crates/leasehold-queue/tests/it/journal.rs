@@ -122,6 +122,11 @@ async fn tasks_are_submitted_read_and_changed() {
     assert_eq!(queue.find(&prefix).await.unwrap(), id);
     assert_eq!(listed(&queue, Filter::default()).await.len(), 1);
     assert_eq!(listed(&queue, Filter { status: Some(Status::Failed), ..Filter::default() }).await, []);
+    let by_timestamp = queue.listed().try_collect::<Vec<_>>().await.unwrap_err();
+    assert!(
+        by_timestamp.to_string().ends_with("cannot list tasks by timestamp; use `list`"),
+        "{by_timestamp}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

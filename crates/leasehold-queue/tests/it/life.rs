@@ -144,7 +144,7 @@ async fn no_claim_is_timed_out_before_its_lease_has_certainly_expired() {
     for index in [Index::Ready, Index::Lease] {
         for found in world.due(index).await {
             let swept = world.queue.sweep(&found).await.unwrap();
-            assert!(!matches!(swept, Swept::Moved(_)), "{swept:?} at the very moment of expiry");
+            assert!(!matches!(swept, Swept::Changed(_)), "{swept:?} at the very moment of expiry");
         }
     }
     assert_eq!(world.get(&id).await.status(), Status::Running);
@@ -212,7 +212,7 @@ async fn a_task_that_starts_too_late_expires() {
     world.advance(mins(3));
     assert!(matches!(world.try_claim(&id).await, Err(Unclaimed::Expired)));
     let found = world.due(Index::Ready).await.pop().unwrap();
-    let Swept::Moved(task) = world.queue.sweep(&found).await.unwrap() else { panic!("it has expired") };
+    let Swept::Changed(task) = world.queue.sweep(&found).await.unwrap() else { panic!("it has expired") };
     assert_eq!(task.status(), Status::Expired);
     assert!(world.entries_of(&id, Index::Ready).await.is_empty());
 }
@@ -224,7 +224,7 @@ async fn types_without_a_handler_are_not_claimed() {
     let found = world.due(Index::Ready).await.pop().unwrap();
     let (worker, no_types) = (crate::support::worker("w1"), std::iter::empty().collect());
     let outcome = world.queue.claim(&found, &worker, LEASE, &no_types, false).await.unwrap();
-    assert!(matches!(outcome, Err(Unclaimed::Foreign)));
+    assert!(matches!(outcome, Err(Unclaimed::NoHandler)));
     assert_eq!(world.get(&id).await.rev, 1);
 }
 

@@ -164,5 +164,5 @@ pub(crate) fn requests(queue: &ObjectQueue, since: &Snapshot) -> [u64; 4] {
 
 /// True if the task is pending again, for another attempt.
 pub(crate) fn is_requeued(swept: &Swept) -> bool {
-    matches!(swept, Swept::Moved(task) if task.status() == Status::Pending)
+    matches!(swept, Swept::Changed(task) if task.status() == Status::Pending)
 }

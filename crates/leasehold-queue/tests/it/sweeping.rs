@@ -274,7 +274,7 @@ async fn a_renewal_that_lands_right_before_the_time_out_keeps_the_claim() {
         let renewed = holder.queue.renew(&claimed, LEASE, None).await.unwrap();
         assert!(renewed.is_some());
     });
-    assert!(!matches!(sweeper.sweep(&found).await.unwrap(), Swept::Moved(_)));
+    assert!(!matches!(sweeper.sweep(&found).await.unwrap(), Swept::Changed(_)));
     let task = world.get(&id).await;
     assert_eq!((task.status(), task.epoch), (Status::Running, 1));
     assert_covered(&world.store, "renewed").await;

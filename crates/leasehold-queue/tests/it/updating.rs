@@ -127,17 +127,17 @@ async fn a_task_that_has_changed_is_not_overwritten_and_is_returned() {
     let seen = read(&world.queue, &id).await;
     let claimed = world.claim(&id).await;
     let before = world.ledger();
-    let Transition::Changed(now) = update(&world.queue, &seen, &claim(7)).await else { panic!("not ours") };
+    let Transition::Stale(now) = update(&world.queue, &seen, &claim(7)).await else { panic!("not ours") };
     assert_eq!(requests(&world.queue, &before)[3], 0, "nothing is removed");
     assert_eq!(now.task.lease_id.as_ref(), claimed.task().lease_id.as_ref());
     assert_eq!(now.task, world.get(&id).await);
 
     // A harmless event that would be possible now is not applied either: it was decided on another state.
-    let Transition::Changed(_) = update(&world.queue, &seen, &Event::Cancel).await else { panic!("unseen") };
+    let Transition::Stale(_) = update(&world.queue, &seen, &Event::Cancel).await else { panic!("unseen") };
     assert_eq!(world.get(&id).await, now.task);
 
     world.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap().unwrap();
-    let Transition::Changed(now) = update(&world.queue, &now, &complete_offline(7)).await else {
+    let Transition::Stale(now) = update(&world.queue, &now, &complete_offline(7)).await else {
         panic!("it would be refused, but it has changed first")
     };
     assert_eq!(now.task.output(), Some(&json!(1)));
@@ -155,7 +155,7 @@ async fn a_change_between_the_entry_and_the_task_is_not_overwritten() {
     let others = world.clone();
     stage.interrupt(|_, asked| is_task_put(asked), async move { drop(others.queue.cancel(&id).await) });
     let outcome = update(&queue, &seen, &Event::Release { lease_id: lease(1) }).await;
-    let Transition::Changed(now) = outcome else { panic!("{outcome:?}") };
+    let Transition::Stale(now) = outcome else { panic!("{outcome:?}") };
     let State::Running(held) = &now.task.state else { panic!("it is running") };
     assert!(held.cancel_requested);
     let ended = updated(&queue, &now, &Event::Release { lease_id: lease(1) }).await;
@@ -187,7 +187,7 @@ async fn a_change_whose_answer_is_lost_is_done_and_done_once() {
         assert_eq!(after.task, world.get(&id).await, "{}", event.name());
         assert_covered(&world.store, event.name()).await;
         stage.play(|_, _| Fate::Pass);
-        assert!(matches!(update(&queue, &seen, &event).await, Transition::Changed(_)), "{}", event.name());
+        assert!(matches!(update(&queue, &seen, &event).await, Transition::Stale(_)), "{}", event.name());
     }
 }
 
@@ -217,7 +217,7 @@ async fn a_renewal_that_another_change_follows_is_decided_again() {
     stage.play_at(0, Fate::LoseAnswer);
     let others = world.clone();
     stage.interrupt(|number, _| number == 1, async move { drop(others.queue.cancel(&id).await) });
-    let Transition::Changed(now) = update(&queue, &seen, &renew(1)).await else { panic!("not recognised") };
+    let Transition::Stale(now) = update(&queue, &seen, &renew(1)).await else { panic!("not recognised") };
     assert_eq!(now.task.lease_id, Some(lease(1)));
     updated(&queue, &now, &renew(1)).await;
 }
@@ -363,14 +363,14 @@ async fn an_existing_object_at_the_id_is_kept() {
     let other = Task { write_id: HexName::from_random(1), ..made(&world, 5, order()) };
     let other = Task { history: made(&world, 4, order()).history, ..other };
     let Transition::Done(there) = create(&world.queue, &other).await else { panic!("nothing is there") };
-    assert_eq!(create(&world.queue, &task).await, Transition::Changed(there));
+    assert_eq!(create(&world.queue, &task).await, Transition::Stale(there));
 
     let act =
         StepContext { by: "sweeper".into(), now: Now::exactly(world.now()), write_id: lease(2), random: 0 };
     let id = TaskId::from_random(8);
     let tombstone = Task::tombstone(id, world.queue.shard_len().shard_of(&id), "given up", &act);
     world.overwrite(&keys::task(&tombstone.shard, &id), record::write(&tombstone)).await;
-    let Transition::Changed(seen) = create(&world.queue, &made(&world, 8, order())).await else {
+    let Transition::Stale(seen) = create(&world.queue, &made(&world, 8, order())).await else {
         panic!("a tombstone")
     };
     assert!(seen.task.is_tombstone());
@@ -393,9 +393,7 @@ async fn a_task_whose_entry_was_swept_is_created_over_the_tombstone() {
     recover(&world, LONG, "cut off").await;
     assert!(audit::keys(&world.store, "ready/").await.is_empty());
     stage.play(|_, _| Fate::Pass);
-    let Transition::Changed(tombstone) = create(&queue, &task).await else {
-        panic!("it was given up for it")
-    };
+    let Transition::Stale(tombstone) = create(&queue, &task).await else { panic!("it was given up for it") };
     assert!(tombstone.task.is_tombstone());
 
     // Neither a lost answer nor a second call creates a duplicate.
@@ -432,7 +430,7 @@ async fn a_tombstone_that_was_fenced_meanwhile_is_not_overwritten() {
         updated(&others.queue, &fence, &Event::Fence).await;
     });
     let over = queue.create(task.clone(), Some(&tombstone)).await.unwrap();
-    let Transition::Changed(now) = over else { panic!("{over:?}") };
+    let Transition::Stale(now) = over else { panic!("{over:?}") };
     assert!(now.task.is_tombstone());
     assert!(matches!(queue.create(task.clone(), Some(&now)).await.unwrap(), Transition::Done(_)));
     recover(&world, LONG, "over the tombstone").await;
@@ -465,7 +463,7 @@ async fn a_task_that_was_moved_to_another_shard_is_read_there_and_has_changed() 
     let now = read(&queue, &id).await;
     assert_eq!(now.task.shard.as_str().len(), 2);
     let outcome = update(&queue, &before, &Event::Cancel).await;
-    assert_eq!(outcome, Transition::Changed(now.clone()), "another revision in another place");
+    assert_eq!(outcome, Transition::Stale(now.clone()), "another revision in another place");
     let after = updated(&queue, &now, &Event::Cancel).await;
     assert_eq!(world.process(world.store.clone()).await.get(&id).await.unwrap(), after.task);
     let error = world.queue.update_if(&before, &Event::Cancel).await.unwrap_err();

@@ -56,7 +56,7 @@ impl LeasedCluster {
                 async { Ok::<_, TaskError>(Value::Null) }
             };
             let worker = worker.handle("*", run).unwrap();
-            checker.add_worker(&host, &name, worker.monitor());
+            checker.add_worker(&host, &name, worker.view());
             worker.run(Shutdown::default()).await.unwrap();
         });
     }

@@ -155,33 +155,33 @@ struct LoneWorker {
     world: World,
     failing: PrefixSwitch,
     hanging: PrefixSwitch,
-    monitor: Arc<Mutex<Option<Monitor>>>,
+    view: Arc<Mutex<Option<WorkerView>>>,
 }
 
 impl LoneWorker {
     fn new(seed: u64) -> Self {
         let world = World::new(seed, Faults::none()).with_scenario("shards");
         let (failing, hanging) = (PrefixSwitch::default(), PrefixSwitch::default());
-        let monitor = Arc::<Mutex<Option<Monitor>>>::default();
+        let view = Arc::<Mutex<Option<WorkerView>>>::default();
         let gates = (failing.clone(), hanging.clone());
         world.wrap_stores(Arc::new(move |store| {
             Arc::new(FailingStore { store, failing: gates.0.clone(), hanging: gates.1.clone() })
         }));
         let (host, client) = world.process("worker");
-        let slot = monitor.clone();
+        let slot = view.clone();
         world.spawn(host.process(), async move {
             let worker = lone_worker(client).await;
-            *slot.lock().unwrap() = Some(worker.monitor());
+            *slot.lock().unwrap() = Some(worker.view());
             worker.run(Shutdown::default()).await.unwrap();
         });
-        let mut lone = Self { world, failing, hanging, monitor };
+        let mut lone = Self { world, failing, hanging, view };
         lone.until(serves_all, EVEN_WITHIN);
         lone
     }
 
-    fn until(&mut self, condition: impl Fn(&Monitor) -> bool, limit: Duration) -> Duration {
-        let (monitor, began) = (self.monitor.clone(), self.world.now());
-        let holds = || monitor.lock().unwrap().as_ref().is_some_and(&condition);
+    fn until(&mut self, condition: impl Fn(&WorkerView) -> bool, limit: Duration) -> Duration {
+        let (view, began) = (self.view.clone(), self.world.now());
+        let holds = || view.lock().unwrap().as_ref().is_some_and(&condition);
         self.world.run_until(holds, limit).unwrap_or_else(|failed| panic!("{failed}"));
         self.world.now().saturating_sub(began)
     }
@@ -190,8 +190,8 @@ impl LoneWorker {
     fn assert_others_kept(&mut self, secs: u64) {
         for _ in 0..secs {
             self.advance(Duration::from_secs(1));
-            let monitor = self.monitor.lock().unwrap().clone().unwrap();
-            let served = monitor.shards().iter().map(ShardRange::count).sum::<usize>();
+            let view = self.view.lock().unwrap().clone().unwrap();
+            let served = view.shards().iter().map(ShardRange::count).sum::<usize>();
             assert!(served >= shards() - 4, "only {served} are served at {:?}", self.world.now());
         }
     }
@@ -233,8 +233,8 @@ async fn empty(client: Client, done: Arc<Mutex<Option<u64>>>) {
     *done.lock().unwrap() = Some(counts.completed);
 }
 
-fn serves_all(monitor: &Monitor) -> bool {
-    monitor.shards().iter().map(ShardRange::count).sum::<usize>() == shards()
+fn serves_all(view: &WorkerView) -> bool {
+    view.shards().iter().map(ShardRange::count).sum::<usize>() == shards()
 }
 
 /// Regression: the bell was read while no shard was served, and was not read again when the shards were
@@ -244,13 +244,13 @@ fn a_task_submitted_while_no_lease_is_trusted_starts_once_one_is() {
     for seed in 0..5 {
         let mut lone = LoneWorker::new(seed);
         *lone.failing.lock().unwrap() = Some("shard-leases/");
-        lone.until(|monitor| monitor.shards().is_empty(), Duration::from_mins(2));
+        lone.until(|view| view.shards().is_empty(), Duration::from_mins(2));
         let (host, client) = lone.world.process("producer");
         lone.world.spawn(host.process(), submit(client, 1, Duration::ZERO));
         lone.advance(Duration::from_secs(20));
         *lone.failing.lock().unwrap() = None;
         lone.until(serves_all, Duration::from_mins(2));
-        let waited = lone.until(|monitor| monitor.counts().completed == 1, Duration::from_mins(20));
+        let waited = lone.until(|view| view.counts().completed == 1, Duration::from_mins(20));
         assert!(waited <= Duration::from_secs(6), "seed {seed}: it was missed for {waited:?}");
     }
 }
@@ -276,7 +276,7 @@ fn a_take_that_is_never_answered_costs_no_lease() {
             drop(break_lease(&client, "shard-leases/00.json", &Map::new()).await.unwrap());
         });
         // The lease is lost with the next renewal, and requested from then on.
-        lone.until(|monitor| !serves_all(monitor), RENEW_EVERY * 2);
+        lone.until(|view| !serves_all(view), RENEW_EVERY * 2);
         *lone.hanging.lock().unwrap() = Some(hanging);
         lone.assert_others_kept(120);
     }
@@ -345,7 +345,7 @@ fn start_worker_after(
     names: usize,
     after: Duration,
     failing: Option<&'static str>,
-) -> (World, Client, Arc<Mutex<Option<Monitor>>>) {
+) -> (World, Client, Arc<Mutex<Option<WorkerView>>>) {
     let mut world = World::new(1, Faults::none()).with_scenario("shards");
     let gate: PrefixSwitch = Arc::new(Mutex::new(failing));
     world.wrap_stores(Arc::new(move |store| {
@@ -358,30 +358,30 @@ fn start_worker_after(
     });
     world.run_for(after).unwrap_or_else(|failed| panic!("{failed}"));
     let (host, client) = world.process("worker");
-    let (own, monitor) = (client.clone(), Arc::<Mutex<Option<Monitor>>>::default());
-    let slot = monitor.clone();
+    let (own, view) = (client.clone(), Arc::<Mutex<Option<WorkerView>>>::default());
+    let slot = view.clone();
     world.spawn(host.process(), async move {
         let worker = lone_worker(client).await;
-        *slot.lock().unwrap() = Some(worker.monitor());
+        *slot.lock().unwrap() = Some(worker.view());
         worker.run(Shutdown::default()).await.unwrap();
     });
-    (world, own, monitor)
+    (world, own, view)
 }
 
 /// Regression: a name with a removal mark counted as alive, and its share was not served for half an hour.
 #[test]
 fn a_name_that_is_being_removed_has_no_share() {
-    let (mut world, _, monitor) = start_worker_after(3, Duration::from_hours(8 * 24), Some(DELETES));
+    let (mut world, _, view) = start_worker_after(3, Duration::from_hours(8 * 24), Some(DELETES));
     world.run_for(Duration::from_mins(4)).unwrap_or_else(|failed| panic!("{failed}"));
-    assert!(serves_all(monitor.lock().unwrap().as_ref().unwrap()));
+    assert!(serves_all(view.lock().unwrap().as_ref().unwrap()));
 }
 
 /// Regression: each of them was read, one after the other, before any shard was served.
 #[test]
 fn expired_worker_leases_cost_nothing() {
-    let (mut world, client, monitor) = start_worker_after(500, Duration::from_hours(1), None);
+    let (mut world, client, view) = start_worker_after(500, Duration::from_hours(1), None);
     world.run_for(Duration::from_secs(30)).unwrap_or_else(|failed| panic!("{failed}"));
-    assert!(serves_all(monitor.lock().unwrap().as_ref().unwrap()));
+    assert!(serves_all(view.lock().unwrap().as_ref().unwrap()));
     let gets =
         client.ledger().snapshot().count(|line| line.verb == Verb::Get && line.purpose == Purpose::Lease);
     assert_eq!(gets, 0);
@@ -393,22 +393,22 @@ fn a_task_in_a_leased_shard_costs_a_get_and_two_puts() {
     const TASKS: usize = 300;
     let mut world = World::new(1, Faults::none()).with_scenario("shards");
     let (host, client) = world.process("worker");
-    let (own, monitor) = (client.clone(), Arc::<Mutex<Option<Monitor>>>::default());
-    let slot = monitor.clone();
+    let (own, view) = (client.clone(), Arc::<Mutex<Option<WorkerView>>>::default());
+    let slot = view.clone();
     world.spawn(host.process(), async move {
         let worker = lone_worker(client).await;
-        *slot.lock().unwrap() = Some(worker.monitor());
+        *slot.lock().unwrap() = Some(worker.view());
         worker.run(Shutdown::default()).await.unwrap();
     });
-    let of = |condition: fn(&Monitor) -> bool| {
-        let monitor = monitor.clone();
-        move || monitor.lock().unwrap().as_ref().is_some_and(condition)
+    let of = |condition: fn(&WorkerView) -> bool| {
+        let view = view.clone();
+        move || view.lock().unwrap().as_ref().is_some_and(condition)
     };
     world.run_until(of(serves_all), EVEN_WITHIN).unwrap_or_else(|failed| panic!("{failed}"));
     let before = own.ledger().snapshot();
     let (host, client) = world.process("producer");
     world.spawn(host.process(), submit(client, TASKS, Duration::ZERO));
-    let done = of(|monitor| monitor.counts().completed == TASKS as u64);
+    let done = of(|view| view.counts().completed == TASKS as u64);
     world.run_until(done, Duration::from_mins(10)).unwrap_or_else(|failed| panic!("{failed}"));
     world.run_for(Duration::from_mins(2)).unwrap_or_else(|failed| panic!("{failed}"));
     let spent = own.ledger().snapshot().since(&before);
@@ -429,8 +429,8 @@ fn a_take_that_is_never_answered_does_not_delay_others() {
     for seed in 0..3 {
         let mut lone = LoneWorker::new(seed);
         let is_without = |groups: usize| {
-            move |monitor: &Monitor| {
-                let served = monitor.shards().iter().map(ShardRange::count).sum::<usize>();
+            move |view: &WorkerView| {
+                let served = view.shards().iter().map(ShardRange::count).sum::<usize>();
                 served == shards() - 4 * groups
             }
         };

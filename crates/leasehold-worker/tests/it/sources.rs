@@ -7,7 +7,7 @@ use leasehold_queue::source::TaskTypes;
 use leasehold_queue::{DirectDispatch, Queue, QueueConfig, Selection};
 use leasehold_store::{Client, Host, MemoryStore, Purpose, SystemHost};
 use leasehold_worker::{
-    Context, Counts, InboxLease, Monitor, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions,
+    Context, Counts, InboxLease, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions, WorkerView,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,8 +46,8 @@ impl Fixture for Objects {
         self.options.clone()
     }
 
-    fn is_ready(&self, monitor: &Monitor) -> bool {
-        !monitor.shards().is_empty() && (self.options.inbox.is_none() || monitor.has_inbox())
+    fn is_ready(&self, view: &WorkerView) -> bool {
+        !view.shards().is_empty() && (self.options.inbox.is_none() || view.has_inbox())
     }
 
     fn submit(&self, task: NewTask) -> BoxFuture<'_, TaskId> {
@@ -110,7 +110,7 @@ async fn over_inboxes() {
 }
 
 #[tokio::test]
-async fn options_that_require_a_bucket_are_refused() {
+async fn options_of_the_object_layout_are_refused() {
     let worker = || {
         let worker = MemoryQueue::default().worker("w1");
         worker.handle("any", async |_: Context, (): ()| Ok::<_, TaskError>(())).unwrap()
@@ -122,8 +122,8 @@ async fn options_that_require_a_bucket_are_refused() {
     let idle = MemoryQueue::default().worker("w1").run(Shutdown::default());
     assert!(idle.await.unwrap_err().to_string().contains("no handlers"));
     let (worker, shutdown) = (worker(), Shutdown::default());
-    let monitor = worker.monitor();
+    let view = worker.view();
     shutdown.drain();
     assert_eq!(worker.run(shutdown).await.unwrap(), Counts::default());
-    assert!(!monitor.has_inbox() && monitor.shards().is_empty());
+    assert!(!view.has_inbox() && view.shards().is_empty());
 }

@@ -5,7 +5,7 @@
 
 use futures::future::{BoxFuture, join_all};
 use leasehold_core::{NewTask, RetryPolicy, Status, Task, TaskId};
-use leasehold_worker::{Context, Counts, DrainWait, Monitor, Shutdown, TaskError, Worker, WorkerOptions};
+use leasehold_worker::{Context, Counts, DrainWait, Shutdown, TaskError, Worker, WorkerOptions, WorkerView};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -21,7 +21,7 @@ pub(crate) trait Fixture: Send + Sync + 'static {
     /// Options of its workers, which run until they are stopped.
     fn options(&self) -> WorkerOptions;
     /// True if a worker has everything that it needs to find tasks.
-    fn is_ready(&self, _: &Monitor) -> bool {
+    fn is_ready(&self, _: &WorkerView) -> bool {
         true
     }
     fn submit(&self, task: NewTask) -> BoxFuture<'_, TaskId>;
@@ -71,9 +71,9 @@ struct Started {
 impl Started {
     /// Starts a worker, and waits until it is ready.
     async fn new(fixture: &Arc<dyn Fixture>, worker: Worker, options: WorkerOptions) -> Self {
-        let (shutdown, monitor) = (Shutdown::default(), worker.monitor());
+        let (shutdown, view) = (Shutdown::default(), worker.view());
         let running = tokio::spawn(worker.options(options).run(shutdown.clone()));
-        while !fixture.is_ready(&monitor) {
+        while !fixture.is_ready(&view) {
             pause().await;
         }
         Self { shutdown, running }
@@ -272,7 +272,7 @@ async fn two_workers_share(fixture: Arc<dyn Fixture>) {
 async fn slots_limit_concurrency(fixture: Arc<dyn Fixture>) {
     let finish = Arc::new(Notify::new());
     let (worker, mut begun) = patient(fixture.worker("w1"), &finish);
-    let monitor = worker.monitor();
+    let view = worker.view();
     let options = WorkerOptions { concurrency: 2, ..fixture.options() };
     let started = Started::new(&fixture, worker, options).await;
     let mut ids = Vec::new();
@@ -281,7 +281,7 @@ async fn slots_limit_concurrency(fixture: Arc<dyn Fixture>) {
     }
     for _ in &ids {
         begun.recv().await.unwrap();
-        assert!(monitor.running() <= 2, "{} at once", monitor.running());
+        assert!(view.running() <= 2, "{} at once", view.running());
         finish.notify_one();
     }
     for id in ids {
@@ -415,11 +415,11 @@ async fn held_tasks_are_waited_for(fixture: Arc<dyn Fixture>) {
     let finish = Arc::new(Notify::new());
     finish.notify_one();
     let (worker, _begun) = patient(fixture.worker("w1"), &finish);
-    let (monitor, shutdown) = (worker.monitor(), Shutdown::default());
-    assert_eq!(monitor.drain_wait(), None);
+    let (view, shutdown) = (worker.view(), Shutdown::default());
+    assert_eq!(view.drain_wait(), None);
     let options = WorkerOptions { until_empty: true, ..fixture.options() };
     let running = tokio::spawn(worker.options(options).run(shutdown.clone()));
-    while monitor.drain_wait() != Some(DrainWait::Held(held)) {
+    while view.drain_wait() != Some(DrainWait::Held(held)) {
         assert!(!running.is_finished(), "it does not leave the task behind");
         pause().await;
     }

@@ -165,7 +165,7 @@ pub enum ObjectPurge {
     /// All of its tasks are removed.
     Everything,
     /// The object must be read.
-    Some,
+    MustRead,
 }
 
 impl ObjectPurge {
@@ -185,7 +185,7 @@ impl ObjectPurge {
         if is_all_old && are_keys_old && included.all(|is_included| is_included) {
             Self::Everything
         } else {
-            Self::Some
+            Self::MustRead
         }
     }
 }

@@ -24,6 +24,10 @@ impl JournalState {
     pub fn import(&self, mut imported: JournalTask, context: &JournalContext) -> JournalDecision<bool> {
         // A reservation that has expired would replace that of another task.
         imported.key = imported.key.filter(|key| !context.now.is_past(key.expires_at));
+        // No broker of this journal has renewed its claim, so no fence extends it (C5).
+        if let Some(claim) = &mut imported.claim {
+            claim.is_heard = false;
+        }
         // The journal has no shards.
         imported.task.shard = ShardLen::DEFAULT.shard_of(&imported.task.id);
         match self.is_new(&imported, context) {

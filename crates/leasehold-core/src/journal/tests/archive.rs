@@ -122,7 +122,7 @@ impl TestBroker {
             match effect {
                 ObjectPurge::Nothing => assert!(purged.is_empty()),
                 ObjectPurge::Everything => assert!(kept.is_empty()),
-                ObjectPurge::Some => {}
+                ObjectPurge::MustRead => {}
             }
             for id in &purged {
                 self.objects.remove(id);

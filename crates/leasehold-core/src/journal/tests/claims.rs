@@ -160,6 +160,22 @@ fn renewals_are_not_logged_and_extend_the_claim() {
 }
 
 #[test]
+fn a_fence_does_not_extend_the_claim_of_an_imported_task() {
+    let mut source = TestBroker::new();
+    source.submit("a");
+    let claim = source.claim("w1", 1).remove(0);
+    let exported = source.state.export(None, 10).unwrap().tasks.remove(0);
+    assert!(exported.claim.is_some_and(|claim| claim.is_heard), "{exported:?}");
+    let mut broker = TestBroker::new();
+    let imported = broker.state.import(exported, &broker.context());
+    assert!(broker.log(imported).unwrap());
+    let before = expiry(&broker, &claim);
+    broker.pass(secs(30));
+    broker.take_over();
+    assert_eq!(expiry(&broker, &claim), before);
+}
+
+#[test]
 fn a_cancelled_task_is_reported_by_the_next_renewal() {
     let mut broker = TestBroker::new();
     let id = broker.submit("a");

@@ -258,7 +258,7 @@ impl Broker {
             match ObjectPurge::of(object, retention, &context) {
                 ObjectPurge::Nothing => {}
                 ObjectPurge::Everything if whole.len() < BROKER_PAGE_MAX => whole.push(object.clone()),
-                ObjectPurge::Some if whole.is_empty() => {
+                ObjectPurge::MustRead if whole.is_empty() => {
                     mixed = Some(object.clone());
                     break;
                 }

@@ -55,7 +55,7 @@ pub(super) struct Maintenance {
     has_failed: bool,
     /// Snapshot that is written, and that the lease is about to name.
     unnamed: Option<SnapshotManifest>,
-    /// Snapshot before the newest one: what it does not share with the one before it is deleted.
+    /// Snapshot before the newest one: when it is outdated, what only its predecessor used is deleted.
     outdated: Option<SnapshotManifest>,
     /// First commits that snapshots do not cover, with the time of each snapshot: the commits before them are deleted later.
     floors: VecDeque<(Seq, StoreTime)>,

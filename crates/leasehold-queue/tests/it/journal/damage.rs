@@ -304,6 +304,7 @@ async fn a_missing_or_corrupt_part_of_a_folder_is_named_and_nothing_is_overwritt
         let process = journal.process().await;
         let error = process.submit("work", 1).await.unwrap_err();
         assert!(error.kind() == Kind::Corrupt && error.to_string().contains("epoch is corrupt"), "{error}");
+        assert!(!error.to_string().contains("backup"), "two remedies: {error}");
         let checked = process.check(true).await.unwrap();
         assert!(checked.corrupt[0].reason.contains("epoch is corrupt"), "{checked:?}");
         assert_eq!((checked.tasks, journal.parts()), (6, parts.clone()));

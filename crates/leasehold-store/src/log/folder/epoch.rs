@@ -44,10 +44,11 @@ pub(super) fn read(directory: &dyn LogDirectory) -> Result<u64> {
     let epoch = text.and_then(|text| text.parse::<u64>().ok().filter(|epoch| epoch.to_string() == text));
     epoch.ok_or_else(|| {
         let body = body.escape_ascii();
+        let what = "the largest number after the `-` in the names `*.log` beside it";
         corrupt(
             directory,
             EPOCH,
-            &format!("`{body}` is not a number; write the highest epoch of a segment into it"),
+            &format!("`{body}` is not a number; write {what} and a line end into `epoch`"),
         )
     })
 }
@@ -104,7 +105,7 @@ fn check_unused(directory: &dyn LogDirectory) -> Result<()> {
     match names.iter().filter_map(|name| SegmentName::parse(name)).max() {
         None => Ok(()),
         Some(newest) => {
-            let why = format!("it is missing; create it with the number {} and a line end", newest.epoch);
+            let why = format!("it is missing; write {} and a line end into `epoch`", newest.epoch);
             Err(corrupt(directory, EPOCH, &why))
         }
     }

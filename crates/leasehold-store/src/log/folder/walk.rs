@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use leasehold_core::journal::{Commit, LogPosition};
-use leasehold_core::{Error, Result};
+use leasehold_core::{Error, Kind, Result};
 
 use super::segment::{ChainLink, Frame, FramePlace, Frames, Segment, SegmentName};
 use super::{FolderLog, corrupt, of};
@@ -187,8 +187,9 @@ impl FolderLog {
                 return Ok(Some(segment));
             }
         }
-        let why = "new segments replace others faster than they can be read";
-        Err(WalkStop::Mismatch(corrupt(&*self.directory, "", why)))
+        let path = self.directory.path().display();
+        let message = format!("{path} has a new newest segment with every read; try again");
+        Err(WalkStop::Failed(Error::new(Kind::Unavailable, message)))
     }
 
     async fn read_link(&self, link: &ChainLink) -> Result<Segment, WalkStop> {

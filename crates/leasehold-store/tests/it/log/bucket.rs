@@ -164,7 +164,7 @@ async fn a_commit_that_is_never_answered_poisons_the_writer() {
         assert_eq!(error.kind(), Kind::Lost);
         assert_eq!(
             error.to_string(),
-            "the log is closed, because the outcome of a commit is unknown; take it over again"
+            "this broker has stopped, because the outcome of a commit is unknown; retry"
         );
     }
     assert_eq!(slot(&store, 2).await, None);

@@ -213,10 +213,10 @@ fn a_commit_of_a_newer_format_at_the_end_is_not_dropped() {
 fn a_missing_or_corrupt_epoch_is_reported_and_nothing_is_written() {
     let (files, _, _) = example();
     for (epoch, why) in [
-        (None, "it is missing; create it with the number 3 and a line end"),
-        (Some(""), "`` is not a number; write the highest epoch of a segment into it"),
-        (Some("3"), "`3` is not a number; write the highest epoch of a segment into it"),
-        (Some("\u{0}\n"), "`\\x00\\n` is not a number; write the highest epoch of a segment into it"),
+        (None, "it is missing; write 3 and a line end into `epoch`"),
+        (Some(""), "`` is not a number; write the largest number after the `-`"),
+        (Some("3"), "`3` is not a number; write the largest number after the `-`"),
+        (Some("\u{0}\n"), "`\\x00\\n` is not a number; write the largest number after the `-`"),
     ] {
         let mut other = files.clone();
         other.remove("epoch");
@@ -230,7 +230,8 @@ fn a_missing_or_corrupt_epoch_is_reported_and_nothing_is_written() {
         ));
         let error = taken.unwrap_err();
         assert_eq!(error.kind(), Kind::Corrupt);
-        assert_eq!(error.to_string(), format!("/disk/epoch is corrupt: {why}"));
+        let (start, error) = (format!("/disk/epoch is corrupt: {why}"), error.to_string());
+        assert!(error.starts_with(&start) && error.ends_with("and a line end into `epoch`"), "{error}");
         assert_eq!(disk.files(), other);
     }
     // An epoch that has gone back.
