@@ -23,6 +23,7 @@ mod raw_log;
 mod raw_tasks;
 mod snapshots;
 mod source;
+mod wiring;
 
 use leasehold_store::{Purpose, Verb};
 use std::sync::Arc;
