@@ -78,7 +78,13 @@ enum SessionEnd {
 impl JournalActors {
     pub(super) fn new(world: &World, checker: JournalChecker, rng: &mut SimRandom) -> Self {
         let orders: [Mutex<NodeSubmits>; NODES] = Default::default();
-        let pace = Pace::random(rng);
+        let (mut pace, mut wiring) = (Pace::random(rng), Wiring::default());
+        // Clients of the first broker would not take over.
+        if !pace.has_slow_takeover
+            && let Some(connected) = Wiring::random(world)
+        {
+            (pace, wiring) = (Pace::of_connected(rng), connected);
+        }
         for number in 0..pace.submits {
             let (order, node) = (pace.submit(number, rng), rng.index(NODES));
             let is_there = !world.omissions().without.contains(&node_name(node));
@@ -87,8 +93,6 @@ impl JournalActors {
                 lock(&orders[node]).left.push(order);
             }
         }
-        // Clients of the first broker would not take over.
-        let wiring = if pace.has_slow_takeover { Wiring::default() } else { Wiring::random(world) };
         Self {
             checker,
             alarm: world.alarm().clone(),

@@ -29,11 +29,11 @@ pub(super) struct Wiring {
 }
 
 impl Wiring {
-    /// Draws the connections of a world.
-    pub(super) fn random(world: &World) -> Self {
+    /// Draws the connections of a world, if it has any.
+    pub(super) fn random(world: &World) -> Option<Self> {
         let mut rng = world.rng("wiring");
         if !rng.happens(CONNECTED_WORLDS) {
-            return Self::default();
+            return None;
         }
         let placements = [[0, 0, 0], [0, 0, 1], [0, 1, 2]];
         let placement = placements[rng.index(placements.len())];
@@ -41,7 +41,7 @@ impl Wiring {
         let processes = nodes.chain([(READER.to_owned(), 0)]);
         let hosts = processes.filter(|_| rng.happens(CONNECTED_PROCESSES)).collect();
         let rates = ConnectionFaults::random(&mut rng);
-        Self { connections: Some(world.connections(rates, rng)), hosts }
+        Some(Self { connections: Some(world.connections(rates, rng)), hosts })
     }
 
     /// Transport of a process, if it has one.
