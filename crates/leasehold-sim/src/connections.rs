@@ -101,7 +101,7 @@ struct Dial {
 impl ConnectionFaults {
     /// Draws the rates of a world.
     pub(crate) fn random(rng: &mut SimRandom) -> Self {
-        let (slow, broken) = ([0, 50, 300], [0, 20, 100]);
+        let (slow, broken) = ([0, 100, 400], [0, 50, 300]);
         Self {
             slow: slow[rng.index(slow.len())],
             broken: broken[rng.index(broken.len())],
@@ -230,7 +230,7 @@ impl SimTransport {
         let (dials, dialled) = mpsc::unbounded_channel();
         let (sender, accepted) = mpsc::channel(1);
         let mut state = connections.state();
-        // Sockets of dead processes of this host are removed.
+        // Sockets of ended processes of this host are removed.
         let executor = &connections.executor;
         state.sockets.retain(|_, socket| socket.node.on != node.on || executor.is_alive(socket.process));
         let socket = Socket { node: node.clone(), process, instance: instance.clone(), dials };
@@ -257,9 +257,10 @@ impl SimTransport {
         // A socket that does not exist says nothing: it may be on another host.
         let Some((other, process, dials)) = found else { return Err(unreachable("has no socket")) };
         connections.until_joined(&node.name, &other.name).await;
-        let refused = || match other.on == node.on {
-            true => Error::new(Kind::Lost, format!("the broker at `{address}` refuses connections")),
-            false => unreachable("refuses connections"),
+        let refused = || {
+            let is_certain = other.on == node.on && !connections.executor.is_alive(process);
+            let kind = if is_certain { Kind::Lost } else { Kind::Unavailable };
+            Error::new(kind, format!("the broker at `{address}` refuses connections"))
         };
         let lines_max = connections.rates.lines_max;
         let (channel, client) = carry::channel(lines_max, &node.name, host.process());
@@ -268,7 +269,7 @@ impl SimTransport {
         dials.send(Dial { channel: accepted, hello }).map_err(|_| refused())?;
         let connection = Connection { connections: connections.clone(), client, broker };
         connections.executor.spawn(ProcessId::WORLD, Box::pin(connection.carry(rng)));
-        let greeted = greeted.await.map_err(|_| refused())?;
+        let greeted = greeted.await.map_err(|_| unreachable("has closed the connection"))?;
         connections.executor.sleep(back).await;
         if greeted == *instance { Ok(channel) } else { Err(unreachable("is another one")) }
     }

@@ -3,7 +3,7 @@
 //! Three nodes, each one process with a producer, a worker and an operator on one open queue. The node that holds the lease
 //! on the journal is the broker. In some worlds it serves its own requests alone; the others get an error and try again. In
 //! other worlds most processes are connected: the nodes that are not the broker send it their requests, over lines that are
-//! slow, break, or are held back by partitions, and a connection to a dead process of the same host is refused. Sessions end
+//! slow, break, or are held back by partitions, and a connection to an ended process of the same host is refused. Sessions end
 //! cleanly, or with a queue that is closed beneath its worker, or dropped. Links to the bucket are cut for longer than the
 //! lease, processes are paused beyond it and wake up with their connections, and an operator breaks the lease of a broker that
 //! lives. A reader reads from the broker, or follows the log.

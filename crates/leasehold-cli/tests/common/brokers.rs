@@ -3,7 +3,7 @@
 
 use leasehold_broker::UnixSockets;
 use leasehold_core::journal::SubmitRequest;
-use leasehold_core::{Kind, NewTask, Reason, Status, TaskId, keys};
+use leasehold_core::{NewTask, Reason, TaskId, keys};
 use leasehold_queue::{LayoutName, Queue, QueueConfig, break_lease};
 use leasehold_store::testing::Lane;
 use leasehold_store::{Client, Purpose};
@@ -11,7 +11,8 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -22,9 +23,11 @@ use super::crashes::{self, ATTEMPTS, TestStore};
 /// Pause between a takeover and the next kill.
 const KILL_AFTER: Duration = Duration::from_secs(2);
 /// Tasks of one `submit-many`.
-const BATCH: usize = 200;
+pub(crate) const BATCH: usize = 200;
+/// Pause between two of them: the workers are busy most of the time, and never far behind.
+const BATCH_PAUSE: Duration = Duration::from_secs(1);
 /// Longest wait for something that another process does: longer than the lease on the journal.
-const LONGEST: Duration = Duration::from_mins(3);
+pub(crate) const LONGEST: Duration = Duration::from_mins(3);
 
 /// Queue in the journal layout, seen from the test.
 pub(crate) struct SharedJournal<'a> {
@@ -40,13 +43,13 @@ impl<'a> SharedJournal<'a> {
     }
 
     /// The lease on the journal.
-    async fn lease(&self) -> Option<Value> {
+    pub(crate) async fn lease(&self) -> Option<Value> {
         let object = self.client.get(Purpose::Admin, keys::JOURNAL_LEASE).await.unwrap()?;
         Some(serde_json::from_slice(&object.body).unwrap())
     }
 
     /// Waits until a process is the broker, by its id. It need not serve yet.
-    async fn until_broker(&self, pid: u32) -> Value {
+    pub(crate) async fn until_broker(&self, pid: u32) -> Value {
         let began = Instant::now();
         loop {
             if let Some(lease) = self.lease().await.filter(|lease| lease["pid"] == pid) {
@@ -58,7 +61,7 @@ impl<'a> SharedJournal<'a> {
     }
 
     /// Queue with connections of its own, as those of another process. Without them it does not find a broker that lives.
-    async fn process(&self, by: &str, is_connected: bool) -> Queue {
+    pub(crate) async fn process(&self, by: &str, is_connected: bool) -> Queue {
         let sockets = std::env::temp_dir().join(format!("leasehold-{}", rustix::process::geteuid().as_raw()));
         let transport = is_connected.then(|| Arc::new(UnixSockets::new(sockets)) as _);
         let layout = Some(LayoutName::Journal);
@@ -68,7 +71,7 @@ impl<'a> SharedJournal<'a> {
     }
 
     /// Waits until all tasks are final.
-    async fn until_empty(&self) {
+    pub(crate) async fn until_empty(&self) {
         let began = Instant::now();
         loop {
             let output = self.test_store.command(&["stats", "--json"]).output().unwrap();
@@ -85,7 +88,7 @@ impl<'a> SharedJournal<'a> {
 
     /// Checks the history of every task, and that each of these is there. Returns the number of tasks, and of those that ran
     /// more than once.
-    fn audit(&self, acknowledged: &BTreeSet<String>) -> (usize, usize) {
+    pub(crate) fn audit(&self, acknowledged: &BTreeSet<String>) -> (usize, usize) {
         let checked = self.test_store.command(&["check"]).output().unwrap();
         assert!(checked.status.success(), "{checked:?}");
         let exported = self.test_store.command(&["export"]).output().unwrap();
@@ -104,16 +107,20 @@ impl<'a> SharedJournal<'a> {
     }
 }
 
-/// Producer that submits in batches until enough tasks are acknowledged. A batch whose process is killed counts as far as it was
-/// acknowledged.
-async fn produce(running: Arc<Processes>, commands: Vec<Command>, wanted: usize) -> BTreeSet<String> {
+/// Submits batches until enough tasks are acknowledged, and as long as processes are killed. A batch whose process is killed counts as far as it was acknowledged.
+pub(crate) async fn produce(
+    running: Arc<Processes>,
+    commands: Vec<Command>,
+    wanted: usize,
+) -> BTreeSet<String> {
     let produced = tokio::task::spawn_blocking(move || {
         let mut acknowledged = BTreeSet::new();
         for command in commands {
-            if acknowledged.len() >= wanted {
+            if acknowledged.len() >= wanted && !running.are_killed.load(Relaxed) {
                 break;
             }
             acknowledged.extend(running.submit_batch(command));
+            std::thread::sleep(BATCH_PAUSE);
         }
         assert!(acknowledged.len() >= wanted, "only {} of {wanted} submits succeeded", acknowledged.len());
         acknowledged
@@ -121,23 +128,27 @@ async fn produce(running: Arc<Processes>, commands: Vec<Command>, wanted: usize)
     produced.await.unwrap()
 }
 
-/// Processes of a test that may be killed, by their id.
+/// Processes of a test that may be killed.
 #[derive(Default)]
-struct Processes(std::sync::Mutex<BTreeSet<u32>>);
+pub(crate) struct Processes {
+    /// Their ids.
+    running: Mutex<BTreeSet<u32>>,
+    are_killed: AtomicBool,
+}
 
 impl Processes {
     fn add(&self, pid: u32) {
-        self.0.lock().unwrap().insert(pid);
+        self.running.lock().unwrap().insert(pid);
     }
 
     /// Removes a process, before its id can belong to another one.
     fn remove(&self, pid: u32) {
-        self.0.lock().unwrap().remove(&pid);
+        self.running.lock().unwrap().remove(&pid);
     }
 
     /// Kills a process, if it is one of this test and has not ended.
     fn kill(&self, pid: u32) -> bool {
-        let running = self.0.lock().unwrap();
+        let running = self.running.lock().unwrap();
         running.contains(&pid)
             && Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success()
     }
@@ -159,18 +170,20 @@ impl Processes {
     }
 }
 
-/// Four workers and two producers; whoever is the broker is killed every two seconds. Nothing is lost, every task is done, once.
+/// Runs four workers and two producers, of which the broker is killed every two seconds: nothing is lost, and every task is
+/// completed once.
 pub(crate) async fn killed_every_two_seconds(test_store: &TestStore, tasks: usize, kills: usize) {
     let _slot = crashes::process_slot().await;
     let (journal, running) = (SharedJournal::create(test_store), Arc::new(Processes::default()));
     let worker = |number: usize| {
-        let worker = test_store.worker(&format!("w{number}"), "noop=true", &[]);
+        let worker = test_store.worker(&format!("w{number}"), "noop=sleep 0.2", &[]);
         running.add(worker.id());
         worker
     };
+    running.are_killed.store(true, Relaxed);
     let mut workers: Vec<Child> = (0..4).map(worker).collect();
     let batches =
-        || (0..2 * tasks / BATCH + 2 * kills).map(|_| test_store.command(&["submit-many", "-", "--json"]));
+        || (0..tasks / BATCH + 20 * kills).map(|_| test_store.command(&["submit-many", "-", "--json"]));
     let producers = [0, 1].map(|_| tokio::spawn(produce(running.clone(), batches().collect(), tasks / 2)));
     let (mut killed, mut started) = (BTreeSet::new(), workers.len());
     let began = Instant::now();
@@ -188,9 +201,10 @@ pub(crate) async fn killed_every_two_seconds(test_store: &TestStore, tasks: usiz
         };
         let pid = u32::try_from(lease["pid"].as_u64().unwrap()).unwrap();
         let instance = lease["instance"].as_str().unwrap().to_owned();
-        if !killed.contains(&instance) && running.kill(pid) {
-            killed.insert(instance);
+        if killed.contains(&instance) || !running.kill(pid) {
+            continue;
         }
+        killed.insert(instance);
         if let Some(at) = workers.iter().position(|worker| worker.id() == pid) {
             running.remove(pid);
             workers.remove(at).wait().unwrap();
@@ -198,6 +212,7 @@ pub(crate) async fn killed_every_two_seconds(test_store: &TestStore, tasks: usiz
             started += 1;
         }
     }
+    running.are_killed.store(false, Relaxed);
     let mut acknowledged = BTreeSet::new();
     for producer in producers {
         acknowledged.extend(producer.await.unwrap());
@@ -213,14 +228,14 @@ pub(crate) async fn killed_every_two_seconds(test_store: &TestStore, tasks: usiz
 }
 
 /// Connection to a broker without the code of a client, which would give up.
-struct RawConnection {
+pub(crate) struct RawConnection {
     lines: tokio::io::Lines<tokio::io::BufReader<OwnedReadHalf>>,
     writer: OwnedWriteHalf,
 }
 
 impl RawConnection {
     /// Connects to the broker that the lease names.
-    async fn open(lease: &Value) -> Self {
+    pub(crate) async fn open(lease: &Value) -> Self {
         let stream = UnixStream::connect(lease["address"]["socket"].as_str().unwrap()).await.unwrap();
         let (reader, writer) = stream.into_split();
         let mut connection = Self { lines: tokio::io::BufReader::new(reader).lines(), writer };
@@ -236,7 +251,7 @@ impl RawConnection {
     }
 
     /// Sends a submit, and returns the id of its task.
-    async fn submit(&mut self, number: u64, queue: &Queue) -> TaskId {
+    pub(crate) async fn submit(&mut self, number: u64, queue: &Queue) -> TaskId {
         let id = TaskId::from_time(queue.now().unwrap().earliest, u128::from(number));
         let new_task = NewTask::new("noop", json!(number)).unwrap();
         let task = SubmitRequest { id, new_task, key: None };
@@ -245,13 +260,13 @@ impl RawConnection {
     }
 
     /// Sends a read that must be current.
-    async fn count(&mut self, number: u64) {
+    pub(crate) async fn count(&mut self, number: u64) {
         self.send(&json!({ "id": number, "call": { "read": { "query": "count", "freshness": "current" } } }))
             .await;
     }
 
     /// Next answer of the broker; none if it has disconnected.
-    async fn answer(&mut self) -> Option<Value> {
+    pub(crate) async fn answer(&mut self) -> Option<Value> {
         loop {
             let line = self.lines.next_line().await.unwrap_or_default()?;
             // An empty line shows that the broker runs.
@@ -262,55 +277,16 @@ impl RawConnection {
     }
 
     /// Requires that the broker disconnects, and answers nothing before.
-    async fn assert_unanswered(mut self) {
+    pub(crate) async fn assert_unanswered(mut self) {
         let answered =
             tokio::time::timeout(LONGEST, self.answer()).await.expect("the broker keeps its connection");
         assert_eq!(answered, None, "a broker that was replaced has answered");
     }
 }
 
-/// Submits a task when a process is the broker again.
-async fn until_submitted(queue: &Queue) -> TaskId {
-    let began = Instant::now();
-    loop {
-        match queue.submit("noop", Value::Null).await {
-            Ok(submitted) => return submitted.id,
-            Err(error) => assert!(error.kind() == Kind::Unavailable && began.elapsed() < LONGEST, "{error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-}
-
-async fn assert_missing(queue: &Queue, id: &TaskId) {
+pub(crate) async fn assert_missing(queue: &Queue, id: &TaskId) {
     let read = queue.get(id).await;
     assert!(read.as_ref().is_err_and(|error| error.reason() == Some(Reason::Missing)), "{read:?}");
-}
-
-/// Stops the broker for longer than its lease: another process takes over, and the first one acknowledges nothing when it
-/// continues. Its worker goes on as a client.
-pub(crate) async fn stopped_beyond_its_lease(test_store: &TestStore) {
-    let _slot = crashes::process_slot().await;
-    let journal = SharedJournal::create(test_store);
-    let stopped = test_store.worker("stopped", "noop=true", &[]);
-    let lease = journal.until_broker(stopped.id()).await;
-    let producer = journal.process("producer", true).await;
-    let first = until_submitted(&producer).await;
-    let mut raw = RawConnection::open(&lease).await;
-    let second = raw.submit(1, &producer).await;
-    assert_eq!(raw.answer().await.unwrap()["answer"]["is_new"], true);
-    crashes::signal(&stopped, "-STOP");
-    let unanswered = raw.submit(2, &producer).await;
-    raw.count(3).await;
-    let third = until_submitted(&producer).await;
-    assert_ne!(journal.lease().await.unwrap()["instance"], lease["instance"]);
-    crashes::signal(&stopped, "-CONT");
-    raw.assert_unanswered().await;
-    assert_missing(&producer, &unanswered).await;
-    assert_eq!(producer.wait(&third, None).await.unwrap().status(), Status::Completed);
-    crashes::summary(stopped);
-    producer.close().await.unwrap();
-    let acknowledged = [first, second, third].map(|id| id.to_string());
-    assert_eq!(journal.audit(&acknowledged.into()).0, 3);
 }
 
 /// Breaks the lease of a broker that lives: of two processes that believe to be the broker, one acknowledges.
@@ -334,39 +310,4 @@ pub(crate) async fn replaced_while_it_lives(test_store: &TestStore) {
     journal.until_empty().await;
     crashes::summary(replaced);
     assert_eq!(journal.audit(&[first, second].map(|id| id.to_string()).into()).0, 2);
-}
-
-/// The broker cannot write beyond some length of a file, as on a full disk: it stops, and what it has acknowledged is kept by
-/// the next one.
-pub(crate) async fn broker_on_a_full_disk(test_store: &TestStore) {
-    let _slot = crashes::process_slot().await;
-    let journal = SharedJournal::create(test_store);
-    let limited =
-        with_file_size_limit(&test_store.command(&["worker", "--exec", "noop=true", "--json"]), 200);
-    let limited = { limited }.stdout(Stdio::piped()).spawn().unwrap();
-    let lease = journal.until_broker(limited.id()).await;
-    let producer = journal.process("producer", true).await;
-    let input = "x".repeat(1_000);
-    let mut acknowledged = BTreeSet::new();
-    for _ in 0..400 {
-        // A submit may be repeated three times, and then its outcome is unknown.
-        if let Ok(submitted) = producer.submit("noop", &input).max_attempts(ATTEMPTS).await {
-            acknowledged.insert(submitted.id.to_string());
-        }
-    }
-    assert!(acknowledged.len() > 300, "{} acknowledged", acknowledged.len());
-    assert_ne!(journal.lease().await.unwrap()["instance"], lease["instance"], "the disk was not full");
-    journal.until_empty().await;
-    producer.close().await.unwrap();
-    crashes::summary(limited);
-    assert!(journal.audit(&acknowledged).0 >= acknowledged.len());
-}
-
-/// Command with a limit on the file size, in blocks of 512 bytes.
-fn with_file_size_limit(command: &Command, blocks: u32) -> Command {
-    let mut shell = Command::new("sh");
-    shell.arg("-c").arg(format!("trap '' XFSZ; ulimit -S -f {blocks}; exec \"$0\" \"$@\""));
-    shell.arg(command.get_program()).args(command.get_args()).env_clear().current_dir("/");
-    shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    shell
 }
