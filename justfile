@@ -28,6 +28,11 @@ bench-queue *args:
 bench-depth *args:
     cargo run --release -p leasehold-bench -- depth {{args}}
 
+# Measure fifty worker processes on one journal, idle and with tasks: processor time and requests to the store.
+bench-broker *args:
+    cargo build --release
+    crates/leasehold-bench/broker.py {{args}} target/release/leasehold
+
 # Measure the time to assign pieces to peers, with many of both.
 bench-manager *args:
     cargo run --release -p leasehold-bench -- manager {{args}}

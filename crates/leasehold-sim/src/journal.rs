@@ -1,15 +1,18 @@
 //! Scenario `journal`: several processes use one queue in the journal layout, under all faults.
 //!
 //! Three nodes, each one process with a producer, a worker and an operator on one open queue. The node that holds the lease
-//! on the journal is the broker, for its own requests alone; the others get an error and try again. Sessions end cleanly,
-//! or with a queue that is closed beneath its worker, or dropped. Links are cut for longer than the lease, processes are
-//! paused beyond it and wake up, and an operator breaks the lease of a broker that lives. A reader follows the log.
+//! on the journal is the broker. In some worlds it serves its own requests alone; the others get an error and try again. In
+//! other worlds most processes are connected: the nodes that are not the broker send it their requests, over lines that are
+//! slow, break, or are held back by partitions, and a connection to an ended process of the same host is refused. Sessions end
+//! cleanly, or with a queue that is closed beneath its worker, or dropped. Links to the bucket are cut for longer than the
+//! lease, processes are paused beyond it and wake up with their connections, and an operator breaks the lease of a broker that
+//! lives. A reader reads from the broker, or follows the log.
 //!
 //! The `JournalChecker` reads the raw objects after each change and replays the log twice: with code of its own, and as a
 //! broker does. It compares the result with all answers: what was acknowledged is in the log, refusals and reads show a state
 //! that the log had since the request, and a worker that was promised a claim holds it in the log until then. A task that is
 //! archived must be in an object that exists, and no object is deleted while the log refers to it. After faults have
-//! stopped, all tasks must end.
+//! stopped, all tasks must end. An answer that passed a connection is judged as one of the own process.
 
 mod actors;
 mod answers;
@@ -23,6 +26,7 @@ mod raw_log;
 mod raw_tasks;
 mod snapshots;
 mod source;
+mod wiring;
 
 use leasehold_store::{Purpose, Verb};
 use std::sync::Arc;

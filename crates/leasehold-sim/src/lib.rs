@@ -9,6 +9,7 @@
 //! | [`executor`], [`sleep`] | tasks in processes, polled in random order; virtual time |
 //! | [`host`] | machines with wrong clocks, and the [`Host`] of a process |
 //! | [`bucket`] | the bucket's true state: objects, conditional writes, the store's time |
+//! | `connections` | lines between processes, delayed, held back and lost |
 //! | `network`, [`store`] | requests and answers in transit, and the store of one process |
 //! | [`faults`], `process_faults` | faults of requests; crashes, pauses and clock jumps |
 //! | [`trace`], [`alarm`], [`failed`] | the log of a run, the first failed check, the replay command |
@@ -29,6 +30,7 @@ pub mod alarm;
 pub mod args;
 pub mod artifacts;
 pub mod bucket;
+mod connections;
 pub mod cost;
 pub mod counters;
 pub mod direct;

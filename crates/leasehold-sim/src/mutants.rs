@@ -74,7 +74,7 @@ use Mutant::{Code, Migration, Store};
 
 /// All mutants.
 #[rustfmt::skip]
-pub const ALL: [MutantInfo; 71] = [
+pub const ALL: [MutantInfo; 75] = [
     // Conditions and answers.
     info(Store(B::NoCondition), Queue, "wild", "P2", "P2: its revision", "a task is written without its condition"),
     info(Store(B::NoAbsence), Queue, "wild", "P2", "P2: its revision", "a task is created over an existing object"),
@@ -153,6 +153,11 @@ pub const ALL: [MutantInfo; 71] = [
     info(Code("broken-trust-not-kept"), Journal, STEADY, "P2", "P2: ", "a lease is broken without keeping the time until which its holder trusts it").first_seed(174),
     info(Code("renewal-not-logged"), Journal, STEADY, "P2", "P2: ", "the first renewal of a claim with a new broker is not logged").first_seed(87),
     info(Code("unrenewed-extended"), Journal, STEADY, "P4", "C5: ", "a takeover extends claims that were not renewed since the last fence").first_seed(4),
+    info(Code("superseded-broker-answers"), Journal, STEADY, "P1", "P1: ", "a broker that finds a later holder in the slot of its commit sends the answers that waited for it").first_seed(9),
+    // Processes that are connected to the broker.
+    info(Code("lost-answer-is-refusal"), Journal, STEADY, "P1", "definitely failed", "a request whose connection has closed counts as refused, although it may have been decided").first_seed(4),
+    info(Code("resubmitted-under-new-id"), Journal, STEADY, "P1", "has two tasks", "a submit without an answer is repeated with another id").first_seed(33),
+    info(Code("claim-released-after-answer"), Journal, STEADY, "P2", "which its worker did not ask for", "a claim is released when its connection ends, although its answer was sent (C6)").first_seed(5),
     // Hints and requests.
     info(Store(B::NoRing), Bell, "none", "latency", "started only after", "the bell is never rung"),
     info(Code("no-second-look"), Bell, "none", "latency", "started only after", "a worker that reads a new bell scans only once"),

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use crate::alarm::Alarm;
 use crate::bucket::{BucketChange, BucketObjects, SimBucket};
+use crate::connections::{ConnectionFaults, Connections};
 use crate::executor::{Executor, ExecutorStep, ProcessId};
 use crate::failed::{Failed, Size};
 use crate::faults::Faults;
@@ -246,6 +247,12 @@ impl World {
     /// Returns a handle that cuts machines off from the bucket.
     pub(crate) fn links(&self) -> crate::links::Links {
         crate::links::Links::new(self.inner.network.clone(), self.inner.executor.clone())
+    }
+
+    /// Returns connections between processes, whose faults have these rates.
+    pub(crate) fn connections(&self, rates: ConnectionFaults, rng: SimRandom) -> Connections {
+        let Inner { network, executor, trace, .. } = &*self.inner;
+        Connections::new(network.clone(), executor.clone(), trace.clone(), rates, rng)
     }
 
     /// Replaces the faults from now on. Returns the previous ones.

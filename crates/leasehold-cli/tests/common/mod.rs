@@ -1,5 +1,6 @@
 //! Runs the command line and captures its output.
 
+pub(crate) mod brokers;
 pub(crate) mod crashes;
 pub(crate) mod direct;
 pub(crate) mod http;

@@ -4,7 +4,11 @@ use crate::common::crashes::{self, TestStore};
 
 /// Queue in its own bucket on the shared server.
 pub(crate) async fn bucket() -> TestStore {
-    let s3 = S3::shared().await;
+    bucket_on(&S3::shared().await).await
+}
+
+/// Queue in its own bucket on a server.
+pub(crate) async fn bucket_on(s3: &S3) -> TestStore {
     let variables = vec![
         ("AWS_ENDPOINT_URL", s3.endpoint()),
         ("AWS_ACCESS_KEY_ID", "test".into()),

@@ -13,6 +13,7 @@ use leasehold_core::limits::BROKER_REQUESTS_MAX;
 use leasehold_core::{Error, HexName, Kind, Now, Result, Task, TaskId};
 use leasehold_store::Client;
 use leasehold_store::host::{Running, lock};
+use leasehold_store::mutant::breaks;
 use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, oneshot};
 
@@ -292,6 +293,7 @@ impl BrokerHandle {
             BrokerEnd::Closed => "it was closed".to_owned(),
         };
         let message = format!("outcome unknown: the broker ended before its answer: {why}");
-        Error::new(Kind::Unavailable, message).with_unknown_outcome()
+        let lost = Error::new(Kind::Unavailable, message);
+        if breaks("lost-answer-is-refusal") { lost } else { lost.with_unknown_outcome() }
     }
 }

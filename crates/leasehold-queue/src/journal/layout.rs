@@ -6,6 +6,7 @@ use futures::stream::BoxStream;
 use leasehold_core::filter::Filter;
 use leasehold_core::journal::{JournalCounts, JournalTask, Operated, SubmitRequest};
 use leasehold_core::{Error, Event, NewTask, Now, Result, Status, Task, TaskId, TaskIdPrefix};
+use leasehold_store::mutant::breaks;
 use leasehold_store::{Client, Host, HostExt, Version};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -161,12 +162,17 @@ impl QueueLayout for JournalQueue {
 impl JournalQueue {
     async fn submit_once(&self, new_task: NewTask, key: Option<UniqueKey>) -> Result<Submitted> {
         let id = TaskId::from_time(self.now()?.earliest, self.host().random_bits());
-        let request = SubmitRequest { id, new_task, key };
+        let mut request = SubmitRequest { id, new_task, key };
         let mut attempts = 1;
         loop {
             let (task, by) = (Box::new(request.clone()), self.by.clone());
             match self.broker.ask(|answer| BrokerRequest::Submit { task, by, answer }).await {
-                Err(error) if error.outcome_is_unknown() && attempts < SUBMIT_ATTEMPTS_MAX => attempts += 1,
+                Err(error) if error.outcome_is_unknown() && attempts < SUBMIT_ATTEMPTS_MAX => {
+                    attempts += 1;
+                    if breaks("resubmitted-under-new-id") {
+                        request.id = TaskId::from_time(self.now()?.earliest, self.host().random_bits());
+                    }
+                }
                 // The first attempt may have succeeded.
                 Err(error) if attempts > 1 => return Err(error.with_unknown_outcome()),
                 submitted => return submitted,

@@ -140,7 +140,7 @@ fn disconnected() -> Error {
 impl BrokerRequest {
     /// Releases a claim that this process has received, and that nobody runs. Its outcome is not waited for: a claim that is
     /// not released expires.
-    fn release(release: SettleRequest) -> Self {
+    pub(super) fn release(release: SettleRequest) -> Self {
         let (answer, _) = oneshot::channel();
         Self::Settle { settlement: Box::new(release), answer }
     }

@@ -5,19 +5,20 @@
 //! read until answers were sent, so that a client with many requests waits, and nothing grows.
 
 use bytes::Bytes;
-use futures::StreamExt;
-use futures::future::{BoxFuture, Either, select};
+use futures::future::{BoxFuture, Either, Shared, select};
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use leasehold_core::limits::{BROKER_CLIENTS_MAX, CLIENT_CALLS_MAX};
 use leasehold_store::Host;
+use leasehold_store::mutant::breaks;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot};
 
 use super::request::BrokerRequest;
 use super::transport::{BrokerListener, LineChannel};
-use super::wire::decode_call;
+use super::wire::{UndeliveredClaims, claims_of, decode_call};
 use crate::source::next_or;
 
 /// Interval of empty lines to each client, by which it tells a broker that is idle from one that is stopped.
@@ -34,7 +35,9 @@ pub(super) async fn serve_clients<T>(
     broker: impl Future<Output = T>,
 ) -> T {
     let BrokerListener { mut accepted, work } = listener;
-    let has_ended = watch::Sender::new(false);
+    // Wakes the clients in one order, as a `watch` does not.
+    let (running, ended) = oneshot::channel::<()>();
+    let ended: BrokerEnded = ended.map(drop).boxed().shared();
     let output = {
         let mut clients = FuturesUnordered::new();
         // Clients that connect while the broker closes wait here for its end: then they find the next one.
@@ -55,8 +58,7 @@ pub(super) async fn serve_clients<T>(
                         late.push(client);
                     }
                     Either::Right(Some(client)) => {
-                        let has_ended = has_ended.subscribe();
-                        clients.push(serve_client(client, requests.clone(), host.clone(), has_ended));
+                        clients.push(serve_client(client, requests.clone(), host.clone(), ended.clone()));
                     }
                 }
             }
@@ -65,7 +67,7 @@ pub(super) async fn serve_clients<T>(
             Either::Left((output, _)) => output,
             Either::Right(_) => unreachable!("it never ends"),
         };
-        has_ended.send_replace(true);
+        drop(running);
         // Each sends the answers that it has, and ends.
         select(pin!(async { while clients.next().await.is_some() {} }), host.sleep(LAST_ANSWERS)).await;
         output
@@ -75,22 +77,26 @@ pub(super) async fn serve_clients<T>(
     output
 }
 
+/// Ends when the broker has ended.
+type BrokerEnded = Shared<BoxFuture<'static, ()>>;
+
 /// Serves one client until it disconnects, sends a malformed line, or the broker ends. What the broker has not answered is
 /// dropped, and claims among it are released.
 async fn serve_client(
     client: LineChannel,
     requests: mpsc::WeakSender<BrokerRequest>,
     host: Arc<dyn Host>,
-    mut has_ended: watch::Receiver<bool>,
+    mut ended: BrokerEnded,
 ) {
     let LineChannel { sender, mut receiver, work: _work } = client;
     let mut answers: Answers = FuturesUnordered::new();
+    let mut sent = SentClaims { claims: Vec::new(), requests: requests.clone() };
     let mut pulse = host.sleep(PULSE_INTERVAL);
     loop {
         let event = tokio::select! {
             biased;
-            _ = has_ended.wait_for(|has_ended| *has_ended) => break,
-            is_open = forward(&mut answers, &sender) => ClientEvent::Answered { is_open },
+            () = &mut ended => break,
+            is_open = forward(&mut answers, &sender, &mut sent) => ClientEvent::Answered { is_open },
             line = receiver.recv(), if answers.len() < CLIENT_CALLS_MAX => ClientEvent::Line(line),
             () = &mut pulse => ClientEvent::Pulse,
         };
@@ -119,7 +125,7 @@ async fn serve_client(
             tokio::select! {
                 biased;
                 sent = &mut sending => break sent,
-                is_open = forward(&mut answers, &sender) => if !is_open { return },
+                is_open = forward(&mut answers, &sender, &mut sent) => if !is_open { return },
             }
         };
         if sent.is_err() {
@@ -152,13 +158,32 @@ type Answers = FuturesUnordered<BoxFuture<'static, Option<Bytes>>>;
 /// # Cancel safety
 ///
 /// No answer is lost when the future is dropped: there is room for it before it is taken.
-async fn forward(answers: &mut Answers, sender: &mpsc::Sender<Bytes>) -> bool {
+async fn forward(answers: &mut Answers, sender: &mpsc::Sender<Bytes>, sent: &mut SentClaims) -> bool {
     let Ok(room) = sender.reserve().await else { return false };
     match answers.next().await {
-        Some(Some(answer)) => room.send(answer),
+        Some(Some(answer)) => {
+            if breaks("claim-released-after-answer") {
+                sent.claims.extend(claims_of(&answer));
+            }
+            room.send(answer);
+        }
         // The broker drops answers when it ends.
         Some(None) => {}
         None => std::future::pending().await,
     }
     true
+}
+
+/// Claims that are released when their connection ends, although their answers were sent: none, but for a mutant of rule C6.
+struct SentClaims {
+    claims: UndeliveredClaims,
+    requests: mpsc::WeakSender<BrokerRequest>,
+}
+
+impl Drop for SentClaims {
+    fn drop(&mut self) {
+        if let Some(requests) = self.requests.upgrade() {
+            self.claims.drain(..).for_each(|claim| drop(requests.try_send(BrokerRequest::release(claim))));
+        }
+    }
 }

@@ -164,6 +164,13 @@ pub(super) fn complete(
     Ok((waiting.complete)(content))
 }
 
+/// Claims in the line of an answer.
+pub(super) fn claims_of(line: &[u8]) -> UndeliveredClaims {
+    let tasks = parse::<AnswerLine>(line).map(|(_, tasks)| tasks).unwrap_or_default();
+    let tasks = tasks.iter().filter_map(|body| record::read_elsewhere("an answer of the broker", body).ok());
+    tasks.filter_map(|task| SettleRequest::release(&task)).collect()
+}
+
 /// Parses a request of another process. The future is the line of its answer; none if the broker has ended before it.
 ///
 /// A reader that waits for a change is answered after [`WATCH_MAX`] in any case, so that one that has given up is forgotten.

@@ -14,6 +14,7 @@ use super::checker::JournalChecker;
 use super::pace::Pace;
 use super::paused_fence::pause_before_fences;
 use super::source::{RecordedSource, Recorder};
+use super::wiring::Wiring;
 use crate::alarm::Alarm;
 use crate::executor::ProcessId;
 use crate::faults::Faults;
@@ -24,6 +25,8 @@ use crate::trace::Trace;
 use crate::world::World;
 
 pub(super) const NODES: usize = 3;
+/// Name of the process that only reads.
+pub(super) const READER: &str = "reader";
 /// Node that is the broker first, in a world with a slow takeover.
 const FIRST_BROKER: usize = 0;
 pub(super) const SECOND: Duration = Duration::from_secs(1);
@@ -46,6 +49,7 @@ pub(super) struct JournalActors {
     pub(super) alarm: Alarm,
     trace: Trace,
     pub(super) pace: Pace,
+    wiring: Wiring,
     has_faults: bool,
     /// Submits that each node still has to make, newest last.
     orders: Arc<[Mutex<NodeSubmits>; NODES]>,
@@ -74,7 +78,13 @@ enum SessionEnd {
 impl JournalActors {
     pub(super) fn new(world: &World, checker: JournalChecker, rng: &mut SimRandom) -> Self {
         let orders: [Mutex<NodeSubmits>; NODES] = Default::default();
-        let pace = Pace::random(rng);
+        let (mut pace, mut wiring) = (Pace::random(rng), Wiring::default());
+        // Clients of the first broker would not take over.
+        if !pace.has_slow_takeover
+            && let Some(connected) = Wiring::random(world)
+        {
+            (pace, wiring) = (Pace::of_connected(rng), connected);
+        }
         for number in 0..pace.submits {
             let (order, node) = (pace.submit(number, rng), rng.index(NODES));
             let is_there = !world.omissions().without.contains(&node_name(node));
@@ -88,6 +98,7 @@ impl JournalActors {
             alarm: world.alarm().clone(),
             trace: world.trace().clone(),
             pace,
+            wiring,
             has_faults: world.faults() != Faults::none(),
             orders: Arc::new(orders),
         }
@@ -105,12 +116,13 @@ impl JournalActors {
             });
         }
         let actors = self.clone();
-        world.actor("reader", move |host, client| Box::pin(actors.clone().follow(host, client)));
+        world.actor(READER, move |host, client| Box::pin(actors.clone().follow(host, client)));
         if self.has_faults {
             let actors = self.clone();
             world.actor("breaker", move |host, client| Box::pin(actors.clone().break_leases(host, client)));
             if !self.pace.has_slow_takeover {
                 self.cut_links(world);
+                self.wiring.part_nodes(world, self.checker.clone());
             }
         }
     }
@@ -147,13 +159,14 @@ impl JournalActors {
         }
     }
 
-    pub(super) async fn connect(&self, host: &SimHost, client: Client, by: &str) -> Queue {
+    pub(super) async fn connect(&self, host: &Arc<SimHost>, client: Client, by: &str) -> Queue {
         let layout = Some(LayoutName::Journal);
         loop {
             let config = QueueConfig {
                 layout,
                 by: by.to_owned(),
                 snapshots: self.pace.snapshots,
+                transport: self.wiring.transport(host, by),
                 ..QueueConfig::default()
             };
             match Queue::with_config(client.clone(), config).await {
@@ -330,7 +343,7 @@ impl JournalActors {
 
     /// Reads without the lease.
     async fn follow(self, host: Arc<SimHost>, client: Client) {
-        let queue = self.connect(&host, client, "reader").await;
+        let queue = self.connect(&host, client, READER).await;
         while !self.checker.is_calm() {
             host.sleep(host.random_below(REST_MAX * 2)).await;
             match self.random_task(&host) {
@@ -386,7 +399,7 @@ fn unique_key(key: u64) -> UniqueKey {
     UniqueKey { retry_failed: key == KEYS - 1, ..planned_key(key) }
 }
 
-fn node_name(node: usize) -> String {
+pub(super) fn node_name(node: usize) -> String {
     format!("n{}", node + 1)
 }
 

@@ -17,6 +17,8 @@ pub(super) struct Answers {
     pub(super) acknowledged: Vec<TaskId>,
     /// Submits that definitely failed.
     failed: BTreeSet<u64>,
+    /// Task of each submit without a key, by its number.
+    logged: BTreeMap<u64, String>,
     /// Submits of which the outcome is unknown.
     pub(super) unknown: u64,
     /// Answers that show a state: refusals and reads.
@@ -87,12 +89,15 @@ impl Answers {
         submitted.existing.map_or(Ok(()), |status| self.had_status(task, status, sent, log))
     }
 
-    /// Checks a record of a submit: none that definitely failed may be logged.
-    pub(super) fn submit_logged(&self, number: Option<u64>) -> Result<(), String> {
-        match number.filter(|number| self.failed.contains(number)) {
-            Some(number) => Err(definitely_failed(number)),
-            None => Ok(()),
+    /// Checks a record of a submit: none that definitely failed may be logged, and none that was repeated has two tasks.
+    pub(super) fn submit_logged(&mut self, number: Option<u64>, id: &str) -> Result<(), String> {
+        let Some(number) = number else { return Ok(()) };
+        if self.failed.contains(&number) {
+            return Err(definitely_failed(number));
         }
+        // A task that leaves the archive is logged again.
+        let first = self.logged.entry(number).or_insert_with(|| id.to_owned());
+        if first == id { Ok(()) } else { Err(format!("P1: submit {number} has two tasks: {first} and {id}")) }
     }
 
     fn had_status(

@@ -279,7 +279,9 @@ impl Observed {
                 self.archive.apply(&raw, &mut self.tasks, objects)?;
             }
             effect.map_or(Ok(()), |effect| self.claims.logged(effect, now))?;
-            self.answers.submit_logged(raw.0["record"]["input"]["submit"].as_u64())?;
+            let record = &raw.0["record"];
+            let id = record["id"].as_str().unwrap_or_default();
+            self.answers.submit_logged(record["input"]["submit"].as_u64(), id)?;
             let applied = JournalRecord::read(line).and_then(|record| self.replay.apply(record));
             applied.map_err(|error| format!("replay: {error}"))?;
             for task in raw.0["tasks"].as_array().into_iter().flatten() {

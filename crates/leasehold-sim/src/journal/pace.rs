@@ -77,6 +77,23 @@ impl Pace {
         }
     }
 
+    /// Pace of connected processes: they make more requests, as every node can, and some brokers live for long.
+    pub(super) fn of_connected(rng: &mut SimRandom) -> Self {
+        let (submits, pauses) = ([6, 20, 60], [SECOND, SECOND * 4, SECOND * 20]);
+        let breaks = [SECOND * 30, SECOND * 150, SECOND * 600];
+        Self {
+            submits: submits[rng.index(submits.len())] + rng.below(10),
+            long_share: [1_000, 5_000][rng.index(2)],
+            lease: rng.between(SECOND * 8, SECOND * 40),
+            submit_every: pauses[rng.index(pauses.len())],
+            operate_every: pauses[rng.index(pauses.len())],
+            break_every: breaks[rng.index(breaks.len())],
+            session: [SECOND * 60, SECOND * 240][rng.index(2)],
+            has_slow_takeover: false,
+            snapshots: random_snapshots(rng),
+        }
+    }
+
     /// Draws a submit.
     pub(super) fn submit(&self, number: u64, rng: &mut SimRandom) -> PlannedSubmit {
         let order = PlannedSubmit::new(number, rng);

@@ -110,7 +110,9 @@ impl ClaimedTask for RecordedClaim {
         Box::pin(async move {
             self.record.checker.note_renewal(&self.name, false);
             let renewed = self.claim.renew(progress, is_requested).await;
-            self.record.checker.note_renewal(&self.name, true);
+            // A request whose connection has ended may still be decided.
+            let is_answered = !renewed.as_ref().is_err_and(leasehold_core::Error::outcome_is_unknown);
+            self.record.checker.note_renewal(&self.name, is_answered);
             match &renewed {
                 Ok(ClaimStatus::Lost) => self.check(RecordedAnswer::Lost),
                 Ok(_) => self.check(RecordedAnswer::Held(self.trusted_until())),

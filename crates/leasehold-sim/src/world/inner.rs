@@ -67,7 +67,7 @@ impl Inner {
     }
 }
 
-/// Returns the machine of a process, by its name.
+/// Returns the machine of a process, by its name, which may have the number of its start: `n1/worker.2`, `n1.2`.
 pub(crate) fn machine_of(name: &str) -> &str {
-    name.split_once('/').map_or(name, |(machine, _)| machine)
+    name.split_once(['/', '.']).map_or(name, |(machine, _)| machine)
 }

@@ -6,6 +6,7 @@ use leasehold_core::journal::LogPosition;
 use leasehold_core::limits::JOURNAL_LEASE_RENEW_INTERVAL;
 use leasehold_core::{Kind, Now, Result};
 use leasehold_store::host::{Host, Instant};
+use leasehold_store::mutant::breaks;
 use leasehold_store::{CommitOutcome, LogThread, LogWriter};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -132,6 +133,9 @@ impl Broker {
     pub(super) async fn confirmed(&mut self, done: WriterDone) -> Result<bool> {
         let mismatch = match done {
             WriterDone::Commit(Ok(CommitOutcome::Committed(_))) => return Ok(true),
+            WriterDone::Commit(Ok(CommitOutcome::Superseded)) if breaks("superseded-broker-answers") => {
+                return Ok(true);
+            }
             WriterDone::Check(Ok(true)) => return Ok(false),
             WriterDone::Commit(Ok(CommitOutcome::Superseded)) | WriterDone::Check(Ok(false)) => {
                 return Err(superseded());
