@@ -1,7 +1,10 @@
 //! Queues over one folder, each with a connection of its own, as processes have.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
+mod bucket;
 mod hostile;
+mod hosts;
+mod intruders;
 mod sharing;
 
 use leasehold_broker::UnixSockets;
