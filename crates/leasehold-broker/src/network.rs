@@ -254,10 +254,8 @@ impl NetworkClients {
         fingerprint: &str,
     ) -> Result<ClientAccess> {
         let Registration { registered } = handshake::parse(&reader.expect().await?)?;
-        let access = match registered {
-            true => verify(&self.store, fingerprint).await,
-            false => Ok(ClientAccess::ReadOnly),
-        };
+        let access =
+            if registered { verify(&self.store, fingerprint).await } else { Ok(ClientAccess::ReadOnly) };
         let access = match access {
             Ok(access) => access,
             Err(error) => return Err(refuse(writer, error).await),

@@ -71,6 +71,13 @@ impl SharedBucket {
         std::fs::remove_file(self.address().await.socket.unwrap()).unwrap();
     }
 
+    /// A process that no other process can reach.
+    pub(crate) async fn alone(&self, by: &str) -> Queue {
+        let config =
+            QueueConfig { layout: Some(LayoutName::Journal), by: by.to_owned(), ..QueueConfig::default() };
+        Queue::with_config(self.client(), config).await.unwrap()
+    }
+
     async fn queue(&self, by: &str, client: Client, listen: Option<NetworkListen>) -> Queue {
         let transport = Some(Arc::new(BrokerConnections::new(self.directory(), listen)) as _);
         let layout = Some(LayoutName::Journal);
@@ -86,6 +93,10 @@ impl SharedBucket {
 
     /// Address of the broker.
     pub(crate) async fn address(&self) -> BrokerAddress {
+        self.address_if_any().await.unwrap()
+    }
+
+    pub(crate) async fn address_if_any(&self) -> Option<BrokerAddress> {
         let lease: serde_json::Value = serde_json::from_str(&self.lease().await).unwrap();
         serde_json::from_value(lease["address"].clone()).unwrap()
     }

@@ -100,6 +100,10 @@ async fn a_broker_that_does_not_listen_leaves_no_address_of_an_earlier_one() {
     silent.submit("second", Value::Null).await.unwrap();
     assert_eq!(bucket.address().await.network, None);
     silent.close().await.unwrap();
+    let alone = bucket.alone("alone").await;
+    alone.submit("third", Value::Null).await.unwrap();
+    assert_eq!(bucket.address_if_any().await, None);
+    alone.close().await.unwrap();
 }
 
 #[tokio::test]

@@ -54,7 +54,7 @@ impl TestListener {
             match TlsProbe::connect(addr(&self.network), &self.network.fingerprint).await {
                 Ok(probe) => return probe,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    tokio::task::yield_now().await
+                    tokio::task::yield_now().await;
                 }
                 Err(error) => panic!("{error}"),
             }
@@ -217,7 +217,7 @@ async fn bytes_that_are_no_handshake_end_their_own_connection_only() {
         listener.hello().into_bytes(),
         vec![0; 100_000],
         // A handshake record that announces more than it has.
-        [&[22, 3, 1, 0x40, 0, 1, 0, 0x3f, 0xfc][..], &[0; 70_000]].concat(),
+        [vec![22, 3, 1, 0x40, 0, 1, 0, 0x3f, 0xfc], vec![0; 70_000]].concat(),
         b"\x15\x03\x01\x00\x02\x02\x28".to_vec(),
     ];
     for bytes in garbage {
@@ -268,7 +268,7 @@ async fn a_client_that_falls_silent_is_disconnected() {
     let mut client = listener.accepted().await;
     let silence = Duration::from_secs(15);
     listener.host.asleep(1, silence).await;
-    listener.host.advance(silence - Duration::from_secs(1));
+    listener.host.advance(Duration::from_secs(14));
     probe.send("\n").await.unwrap();
     assert_eq!(within_timeout(client.channel.receiver.recv()).await.unwrap(), "");
     listener.host.asleep(1, silence).await;

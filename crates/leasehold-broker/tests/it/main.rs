@@ -7,7 +7,7 @@ mod hosts;
 mod intruders;
 mod sharing;
 
-use leasehold_broker::UnixSockets;
+use leasehold_broker::BrokerConnections;
 use leasehold_queue::{LayoutName, Place, Queue, QueueConfig};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl SharedFolder {
 
     /// A queue with a connection of its own.
     async fn process(&self, by: &str) -> Queue {
-        let transport = Some(Arc::new(UnixSockets::new(self.path().join("of-user"))) as _);
+        let transport = Some(Arc::new(BrokerConnections::new(self.path().join("of-user"), None)) as _);
         let layout = Some(LayoutName::Journal);
         let config = QueueConfig { layout, by: by.to_owned(), transport, ..QueueConfig::default() };
         let place = Place::Folder(self.path().join("queue"));
