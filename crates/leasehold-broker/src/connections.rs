@@ -7,6 +7,7 @@ use futures::future::{BoxFuture, join_all};
 use leasehold_core::{Error, HexName, Kind, Result};
 use leasehold_queue::{BrokerAddress, BrokerListener, BrokerTransport, LineChannel, PreparedListener};
 use leasehold_store::Client;
+use leasehold_store::host::End;
 use std::path::PathBuf;
 use tokio::sync::mpsc;
 
@@ -60,7 +61,11 @@ impl BrokerTransport for BrokerConnections {
             }
             work.extend(network.map(|network| network.serve(&store, instance, connections)));
             let work = store.host().spawn(Box::pin(async move {
-                join_all(work).await;
+                for end in join_all(work).await {
+                    if let End::Panicked(message) = end {
+                        tracing::error!(panic = message, "listener of the broker panicked");
+                    }
+                }
             }));
             Ok(BrokerListener { accepted, work })
         };
