@@ -66,6 +66,7 @@ pub(crate) async fn carry(
 ) -> io::Result<()> {
     let stall = reader.stall.clone();
     let LineEnds { mut outgoing, incoming } = ends;
+    let received = incoming.clone();
     let reading = async {
         while let Some(line) = reader.next().await? {
             if incoming.send(line).await.is_err() {
@@ -99,8 +100,12 @@ pub(crate) async fn carry(
     };
     match written {
         Ok(()) => Ok(()),
-        // The other end has closed the connection; what it has sent before is still read.
-        Err(error) => reading.await.and(Err(error)),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(error),
+        // The other end has closed the connection; what it has sent before is still read, if it is received.
+        Err(error) => {
+            select(reading, pin!(received.closed())).await;
+            Err(error)
+        }
     }
 }
 

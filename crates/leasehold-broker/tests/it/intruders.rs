@@ -279,6 +279,25 @@ async fn a_client_that_falls_silent_is_disconnected() {
 }
 
 #[tokio::test]
+async fn a_client_that_reads_no_answers_is_disconnected() {
+    let mut listener = TestListener::new().await;
+    let (mut probe, _) = listener.registered_probe().await;
+    let mut client = listener.accepted().await;
+    let answer = bytes::Bytes::from("x".repeat(1_024 * 1_024) + "\n");
+    while client.channel.sender.try_send(answer.clone()).is_ok() {}
+    // It shows all the time that it runs.
+    for _ in 0..60 {
+        let _ = probe.send("\n").await;
+        match within_timeout(client.channel.receiver.recv()).await {
+            Some(line) => assert_eq!(line, ""),
+            None => return listener.assert_serves().await,
+        }
+        listener.host.advance(Duration::from_secs(1));
+    }
+    panic!("the broker waits on");
+}
+
+#[tokio::test]
 async fn a_thousand_connections_of_one_host_leave_room_for_others() {
     let mut listener = TestListener::new().await;
     listener.assert_serves().await;
