@@ -1,14 +1,19 @@
 //! Transport for processes of the same host and of other hosts.
 //!
 //! A process of the broker's host uses its Unix socket. Every other process, also one of the same host that does not see the
-//! socket or may not open it, connects over TLS, if the broker listens.
+//! socket or may not open it, connects over TLS, if the broker listens. Where a firewall drops that, a read would wait for it
+//! each time, so the next attempt is made half a minute later; reads follow the log meanwhile.
 
 use futures::future::{BoxFuture, join_all};
 use leasehold_core::{Error, HexName, Kind, Result};
-use leasehold_queue::{BrokerAddress, BrokerListener, BrokerTransport, LineChannel, PreparedListener};
+use leasehold_queue::{
+    BrokerAddress, BrokerListener, BrokerTransport, LineChannel, NetworkAddress, PreparedListener,
+};
 use leasehold_store::Client;
-use leasehold_store::host::End;
+use leasehold_store::host::{End, Instant, lock};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 use crate::network::{self, NetworkListen, PreparedNetwork};
@@ -19,14 +24,28 @@ use crate::sockets::UnixSockets;
 pub struct BrokerConnections {
     sockets: UnixSockets,
     listen: Option<NetworkListen>,
+    silent: Arc<Mutex<Option<SilentBroker>>>,
 }
+
+/// Broker that did not answer in time.
+#[derive(Debug)]
+struct SilentBroker {
+    fingerprint: String,
+    since: Instant,
+}
+
+/// Duration of an attempt to connect after which it is not repeated at once. One that is refused takes far less.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// Time until the next attempt.
+const SILENT_PAUSE: Duration = Duration::from_secs(30);
 
 impl BrokerConnections {
     /// Creates a transport. A broker of this process is reached through a Unix socket (see [`UnixSockets::new`]), and from other
     /// hosts if there is an address to listen on. Connecting to a broker of another host needs no address.
     #[must_use]
     pub fn new(user_directory: PathBuf, listen: Option<NetworkListen>) -> Self {
-        Self { sockets: UnixSockets::new(user_directory), listen }
+        Self { sockets: UnixSockets::new(user_directory), listen, silent: Arc::default() }
     }
 
     fn prepare_network(&self, store: &Client) -> Option<PreparedNetwork> {
@@ -37,6 +56,32 @@ impl BrokerConnections {
                 None
             }
         }
+    }
+}
+
+impl BrokerConnections {
+    /// Connects to a broker of another host, unless it was silent a moment ago.
+    async fn connect_over_network(
+        &self,
+        store: &Client,
+        network: &NetworkAddress,
+        instance: &HexName,
+    ) -> Result<LineChannel> {
+        let began = store.host().instant();
+        let is_silent = lock(&self.silent).as_ref().is_some_and(|silent| {
+            silent.fingerprint == network.fingerprint && began.since(silent.since) < SILENT_PAUSE
+        });
+        if is_silent {
+            let message = format!("the broker of this queue was silent within the last {SILENT_PAUSE:?}");
+            return Err(Error::new(Kind::Unavailable, message));
+        }
+        let connected = network::connect(store, network, instance).await;
+        let ended = store.host().instant();
+        if connected.is_err() && ended.since(began) >= SLOW {
+            let silent = SilentBroker { fingerprint: network.fingerprint.clone(), since: ended };
+            *lock(&self.silent) = Some(silent);
+        }
+        connected
     }
 }
 
@@ -86,7 +131,7 @@ impl BrokerTransport for BrokerConnections {
             match &address.network {
                 // Its host is this one, and nothing listens: it has ended, or is about to listen.
                 Some(_) if local.kind() == Kind::Lost => Err(local),
-                Some(network) => network::connect(store, network, instance).await,
+                Some(network) => self.connect_over_network(store, network, instance).await,
                 None => Err(local),
             }
         })

@@ -39,7 +39,11 @@ use crate::handshake::{self, HELLO_BYTES_MAX, Permission, Registration};
 use crate::lines::{ANSWER_BYTES_MAX, LineReader, StallLimit, carry, channel, closed, spawn_carrier, within};
 use crate::tls::{TlsIdentity, fingerprint};
 
-/// Time for the TLS handshake and the first lines.
+/// Time in which a client connects and gets the first line. With the pause between two attempts it is what the expiry of a
+/// silent broker's lease is noticed late.
+const CONNECT_WAIT: Duration = Duration::from_secs(4);
+
+/// Time of a client for its TLS handshake and its first line.
 const HELLO_WAIT: Duration = Duration::from_secs(10);
 
 /// Time in which a client registers its key; its first line has shown that it can read the bucket.
@@ -284,7 +288,7 @@ pub(crate) async fn connect(
         handshake::check(&reader.expect().await?, instance)?;
         Ok((reader, writer))
     };
-    let (mut reader, mut writer) = within(&**host, HELLO_WAIT, greeting).await?;
+    let (mut reader, mut writer) = within(&**host, CONNECT_WAIT, greeting).await?;
     let registered = register(store, identity.fingerprint()).await?;
     let permitted = async {
         send(&mut writer, &handshake::line(&Registration { registered })).await?;

@@ -5,7 +5,9 @@ use leasehold_broker::testing::{Impostor, TlsProbe, connect_from};
 use leasehold_broker::{BrokerConnections, NetworkListen};
 use leasehold_core::{HexName, Kind, keys};
 use leasehold_http::testing::{ManualHost, within_timeout};
-use leasehold_queue::{AcceptedClient, BrokerListener, BrokerTransport, ClientAccess, NetworkAddress};
+use leasehold_queue::{
+    AcceptedClient, BrokerAddress, BrokerListener, BrokerTransport, ClientAccess, NetworkAddress,
+};
 use leasehold_store::{Client, MemoryStore, Purpose};
 use serde_json::Value;
 use std::io::{self, Write};
@@ -185,8 +187,7 @@ async fn a_client_does_not_send_the_secret_to_a_process_without_the_key_of_the_b
     let listener = TestListener::new().await;
     let impostor = Impostor::new();
     let (tcp, transport) = fake_broker().await;
-    let mut address =
-        leasehold_queue::BrokerAddress { network: Some(listener.network.clone()), ..Default::default() };
+    let mut address = BrokerAddress { network: Some(listener.network.clone()), ..Default::default() };
     address.network.as_mut().unwrap().addresses = vec![tcp.local_addr().unwrap().to_string()];
     let connecting = transport.connect(&listener.store, &address, &listener.instance);
     let accepting = async { impostor.accept(tcp.accept().await.unwrap().0).await };
@@ -200,6 +201,41 @@ async fn a_client_does_not_send_the_secret_to_a_process_without_the_key_of_the_b
     let accepting = async { impostor.accept(tcp.accept().await.unwrap().0).await };
     let (_, received) = within_timeout(futures::future::join(connecting, accepting)).await;
     assert_eq!(received.unwrap(), listener.hello());
+}
+
+#[tokio::test]
+async fn a_broker_that_does_not_answer_is_tried_again_half_a_minute_later() {
+    let listener = TestListener::new().await;
+    // The kernel accepts connections, and nobody answers.
+    let (tcp, transport) = fake_broker().await;
+    let mut network = listener.network.clone();
+    network.addresses = vec![tcp.local_addr().unwrap().to_string()];
+    network.fingerprint = Impostor::new().fingerprint().to_owned();
+    let address = BrokerAddress { network: Some(network), ..Default::default() };
+    let wait = Duration::from_secs(4);
+    let connect = || transport.connect(&listener.store, &address, &listener.instance);
+    let passing = async {
+        listener.host.asleep(1, wait).await;
+        listener.host.advance(wait);
+    };
+    let (connected, ()) = within_timeout(futures::future::join(connect(), passing)).await;
+    let error = connected.unwrap_err();
+    assert!(error.to_string().contains("has not greeted within 4s"), "{error}");
+    listener.host.advance(Duration::from_secs(29));
+    let error = within_timeout(connect()).await.unwrap_err();
+    assert!(error.to_string().contains("was silent within the last 30s"), "{error}");
+    // Another broker has another key.
+    let mut other = address.clone();
+    other.network = Some(listener.network.clone());
+    within_timeout(transport.connect(&listener.store, &other, &listener.instance)).await.unwrap();
+    listener.host.advance(Duration::from_secs(1));
+    let passing = async {
+        listener.host.asleep(1, wait).await;
+        listener.host.advance(wait);
+    };
+    let (connected, ()) = within_timeout(futures::future::join(connect(), passing)).await;
+    let error = connected.unwrap_err();
+    assert!(error.to_string().contains("has not greeted within 4s"), "{error}");
 }
 
 #[expect(clippy::disallowed_methods, reason = "this process is not the broker")]
