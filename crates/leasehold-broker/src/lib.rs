@@ -1,23 +1,39 @@
-//! Connections between the broker of a queue in the journal layout and other processes of its host, over Unix sockets.
+//! Connections between the broker of a queue in the journal layout and other processes: over Unix sockets on its host, over
+//! TLS from other hosts.
 //!
 //! ```text
-//!   worker, producer ──▶ UnixSockets::connect ──▶ .leasehold/broker/{instance}.sock ──▶ UnixSockets::listen ──▶ the broker
+//!   worker, producer ──▶ BrokerConnections::connect ─┬─▶ .leasehold/broker/{instance}.sock ─┬─▶ the broker
+//!                                                    └─▶ TLS ─▶ 10.0.0.5:7411 ──────────────┘
 //! ```
 //!
-//! The broker itself, and the requests that travel here as lines of text, are those of `leasehold-queue`. A process
-//! that may open the socket may use the queue: its directory has the permissions of the queue's folder, or is for this user
-//! alone.
+//! The broker itself, and the requests that travel here as lines of text, are those of `leasehold-queue`. On the broker's host,
+//! a process that may open the socket may use the queue: its directory has the permissions of the queue's folder, or is for
+//! this user alone. On another host, a process that can read the bucket may read from the broker, and one that can write to
+//! the bucket may change the queue.
 //!
 //! | module | contents |
 //! | --- | --- |
+//! | [`connections`] | the transport: socket or TLS |
 //! | [`sockets`] | listener and client on a Unix socket |
 //! | `place` | directory and names of sockets |
-//! | `handshake` | first line of either end: version, and the broker that is meant |
+//! | [`network`] | listener and client between hosts |
+//! | `tls` | keys, fingerprints, and the configuration of TLS |
+//! | `access` | proof that a client may write to the bucket |
+//! | `handshake` | first lines of either end: version, the broker that is meant, the secret of the lease |
 //! | `lines` | a stream as a channel of lines |
+//! | `testing` | feature `testing`: connections of intruders, and a broker that is none |
 
+mod access;
+pub mod connections;
 mod handshake;
 mod lines;
+pub mod network;
 mod place;
 pub mod sockets;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod tls;
 
+pub use connections::BrokerConnections;
+pub use network::NetworkListen;
 pub use sockets::UnixSockets;

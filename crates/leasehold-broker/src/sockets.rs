@@ -4,15 +4,18 @@
 //! disconnected, and one that does not read its answers is not read either.
 
 use futures::StreamExt;
-use futures::future::{BoxFuture, Either, select};
+use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use leasehold_core::limits::{BROKER_CLIENTS_MAX, BROKER_LINE_BYTES_MAX};
 use leasehold_core::{Error, HexName, Kind, Result};
-use leasehold_queue::{BrokerAddress, BrokerListener, BrokerTransport, LineChannel};
+use leasehold_queue::{
+    AcceptedClient, BrokerAddress, BrokerListener, BrokerTransport, ClientAccess, LineChannel,
+    PreparedListener,
+};
+use leasehold_store::host::Running;
 use leasehold_store::{Client, Host};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
@@ -20,18 +23,12 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 
-use crate::handshake;
-use crate::lines::{LineReader, carry, channel};
+use crate::handshake::{self, HELLO_BYTES_MAX};
+use crate::lines::{ANSWER_BYTES_MAX, LineReader, carry, channel, closed, spawn_carrier, within};
 use crate::place::{ShortPath, SocketDirectory, failed};
 
 /// Time within which both ends send their first line.
 const HELLO_WAIT: Duration = Duration::from_secs(5);
-
-/// Maximum length of an answer. A page has at most 1,000 tasks, each below 8 MiB; usual ones have a few KiB.
-const ANSWER_BYTES_MAX: usize = 512 * 1_024 * 1_024;
-
-/// Longest first line.
-const HELLO_BYTES_MAX: usize = 1_024;
 
 /// Pause after a connection could not be accepted, as when there are no file handles left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -56,35 +53,44 @@ impl UnixSockets {
     }
 }
 
-impl BrokerTransport for UnixSockets {
-    fn address(&self, store: &Client, instance: &HexName) -> Result<BrokerAddress> {
+impl UnixSockets {
+    /// Address of a broker of this process.
+    pub(crate) fn address(&self, store: &Client, instance: &HexName) -> Result<BrokerAddress> {
         let socket = self.directory(store)?.socket(instance);
         let socket = socket.into_os_string().into_string().map_err(|path| {
             Error::invalid(format!("the path `{}` of the broker's socket is not UTF-8", path.display()))
         })?;
-        Ok(BrokerAddress { socket: Some(socket) })
+        Ok(BrokerAddress { socket: Some(socket), boot: boot_id(), network: None })
     }
 
-    fn listen<'a>(
-        &'a self,
-        store: &'a Client,
-        instance: &'a HexName,
-    ) -> BoxFuture<'a, Result<BrokerListener>> {
-        Box::pin(async move {
-            let directory = self.directory(store)?;
-            directory.prepare()?;
-            let path = directory.socket(instance);
-            let listener = bind(&path)?;
-            let socket = SocketFile(path);
-            directory.open_to_users(&socket.0)?;
+    /// Accepts connections for the broker `instance` until no more are received.
+    pub(crate) fn serve(
+        &self,
+        store: &Client,
+        instance: HexName,
+        connections: mpsc::Sender<AcceptedClient>,
+    ) -> Result<Running> {
+        let directory = self.directory(store)?;
+        directory.prepare()?;
+        let path = directory.socket(&instance);
+        let listener = bind(&path)?;
+        let socket = SocketFile(path);
+        directory.open_to_users(&socket.0)?;
+        let host = store.host().clone();
+        let server = Server { listener, connections, instance, host: host.clone() };
+        Ok(host.spawn(Box::pin(async move { server.run(socket).await })))
+    }
+}
+
+impl BrokerTransport for UnixSockets {
+    fn prepare(&self, store: &Client, instance: &HexName) -> Result<PreparedListener> {
+        let address = self.address(store, instance)?;
+        let (sockets, store, instance) = (self.clone(), store.clone(), instance.clone());
+        let listen = async move {
             let (connections, accepted) = mpsc::channel(1);
-            let host = store.host().clone();
-            let server = Server { listener, connections, instance: instance.clone(), host: host.clone() };
-            let work = host.spawn(Box::pin(async move {
-                server.run(socket).await;
-            }));
-            Ok(BrokerListener { accepted, work })
-        })
+            Ok(BrokerListener { accepted, work: sockets.serve(&store, instance, connections)? })
+        };
+        Ok(PreparedListener { address, listen: Box::new(|| Box::pin(listen)) })
     }
 
     fn connect<'a>(
@@ -97,6 +103,10 @@ impl BrokerTransport for UnixSockets {
             let Some(path) = address.socket.as_deref().map(Path::new) else {
                 return Err(Error::new(Kind::Unavailable, "the broker of this queue has no socket"));
             };
+            // A directory that hosts share shows their sockets to all of them, and every connection to one would be refused.
+            if address.boot.is_some() && address.boot != boot_id() {
+                return Err(Error::new(Kind::Unavailable, "the broker of this queue is on another host"));
+            }
             let short = ShortPath::of(path)?;
             let stream = UnixStream::connect(short.path()).await;
             let stream = stream.map_err(|error| match error.kind() {
@@ -107,16 +117,17 @@ impl BrokerTransport for UnixSockets {
                 _ => failed("connect to", path, error),
             })?;
             let host = store.host().clone();
-            let (reader, writer) = within(&*host, greet(stream, instance, ANSWER_BYTES_MAX)).await?;
-            let (channel, ends) = channel();
-            let carrying = host.spawn(Box::pin(async move {
-                if let Err(error) = carry(reader, writer, ends).await {
-                    tracing::debug!(%error, "connection to the broker failed");
-                }
-            }));
-            Ok(LineChannel { work: Some(carrying), ..channel })
+            let greeting = greet(stream, instance, ANSWER_BYTES_MAX);
+            let (reader, writer) = within(&*host, HELLO_WAIT, greeting).await?;
+            Ok(spawn_carrier(&*host, reader, writer))
         })
     }
+}
+
+/// Id of the current boot of this host; none where the kernel does not show it.
+fn boot_id() -> Option<String> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim().to_owned())
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the listener of Unix sockets")]
@@ -138,7 +149,7 @@ impl Drop for SocketFile {
 /// Accepts the connections of a broker.
 struct Server {
     listener: UnixListener,
-    connections: mpsc::Sender<LineChannel>,
+    connections: mpsc::Sender<AcceptedClient>,
     instance: HexName,
     host: Arc<dyn Host>,
 }
@@ -166,7 +177,8 @@ impl Server {
     }
 
     async fn serve(&self, stream: UnixStream) {
-        let greeted = within(&*self.host, greet(stream, &self.instance, BROKER_LINE_BYTES_MAX)).await;
+        let greeting = greet(stream, &self.instance, BROKER_LINE_BYTES_MAX);
+        let greeted = within(&*self.host, HELLO_WAIT, greeting).await;
         let (reader, writer) = match greeted {
             Ok(greeted) => greeted,
             Err(error) => {
@@ -175,7 +187,9 @@ impl Server {
             }
         };
         let (channel, ends) = channel();
-        if self.connections.send(channel).await.is_ok()
+        // The permissions of the socket are those of the queue.
+        let client = AcceptedClient { channel, access: ClientAccess::Full };
+        if self.connections.send(client).await.is_ok()
             && let Err(error) = carry(reader, writer, ends).await
         {
             tracing::debug!(%error, "connection of a client of the broker failed");
@@ -187,26 +201,10 @@ type Halves = (LineReader<OwnedReadHalf>, OwnedWriteHalf);
 
 /// Exchanges the first lines.
 async fn greet(stream: UnixStream, instance: &HexName, line_bytes_max: usize) -> Result<Halves> {
-    let failed = |error: io::Error| {
-        Error::new(Kind::Unavailable, format!("the other end closed the connection: {error}")).because(error)
-    };
     let (reader, mut writer) = stream.into_split();
-    writer.write_all(&handshake::hello(instance)).await.map_err(failed)?;
+    writer.write_all(&handshake::hello(instance, None)).await.map_err(closed)?;
     let mut reader = LineReader::new(reader, HELLO_BYTES_MAX);
-    let line = reader.next().await.map_err(failed)?;
-    let line = line.ok_or_else(|| failed(io::ErrorKind::UnexpectedEof.into()))?;
-    handshake::check(&line, instance)?;
+    handshake::check(&reader.expect().await?, instance)?;
     reader.set_bytes_max(line_bytes_max);
     Ok((reader, writer))
-}
-
-/// Limits the time of the first lines.
-async fn within<T>(host: &dyn Host, greeting: impl Future<Output = Result<T>>) -> Result<T> {
-    match select(pin!(greeting), host.sleep(HELLO_WAIT)).await {
-        Either::Left((greeted, _)) => greeted,
-        Either::Right(_) => {
-            let message = format!("the other end has sent no first line within {HELLO_WAIT:?}");
-            Err(Error::new(Kind::Unavailable, message))
-        }
-    }
 }

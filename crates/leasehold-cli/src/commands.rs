@@ -35,7 +35,7 @@ pub(crate) mod worker;
 pub(crate) mod workers;
 
 use clap::CommandFactory;
-use leasehold_broker::UnixSockets;
+use leasehold_broker::BrokerConnections;
 use leasehold_core::Error;
 use leasehold_core::limits::OPERATION_TIMEOUT;
 use leasehold_outpost::QueueType;
@@ -330,7 +330,7 @@ pub(crate) fn config(settings: &typed::QueueSettings, by: &str) -> QueueConfig {
         shard_prefix_len: settings.shard_len.map(leasehold_core::ShardLen::digits),
         by: by.into(),
         direct: settings.direct.clone(),
-        transport: Some(Arc::new(UnixSockets::new(socket_directory()))),
+        transport: Some(Arc::new(BrokerConnections::new(socket_directory(), settings.broker_listen))),
         ..QueueConfig::default()
     }
 }

@@ -31,6 +31,7 @@ pub use settings::{
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Error, Kind, Result};
@@ -42,7 +43,7 @@ use crate::time::{Now, StoreTime};
 pub const RELEASED_BYTES: u64 = 1_024;
 
 /// Lease object in the store.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Lease {
     /// Fields that describe the subject of the lease, and unknown fields of newer programs.
     #[serde(flatten)]
@@ -60,6 +61,21 @@ pub struct Lease {
     pub updated_at: StoreTime,
     /// Id of the last write.
     pub write_id: WriteId,
+}
+
+/// The fields of the subject without their values: one of them may contain a secret.
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("subject", &self.subject.keys().collect::<Vec<_>>())
+            .field("worker_id", &self.worker_id)
+            .field("instance", &self.instance)
+            .field("epoch", &self.epoch)
+            .field("expires_at", &self.expires_at)
+            .field("updated_at", &self.updated_at)
+            .field("write_id", &self.write_id)
+            .finish()
+    }
 }
 
 /// Identity of a holder, and the duration of its leases.

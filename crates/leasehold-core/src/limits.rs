@@ -214,6 +214,13 @@ pub const CLIENT_CALLS_MAX: usize = 2_048;
 /// renewal of many claims is far below.
 pub const BROKER_LINE_BYTES_MAX: usize = 8 * 1_024 * 1_024;
 
+/// Maximum length of one request of a client that may only read: filters of a list are the longest.
+pub const BROKER_READ_BYTES_MAX: usize = 64 * 1_024;
+
+/// Maximum number of connections to a broker from one address: half of all, so that one host cannot lock out the others. A
+/// host behind the same address as others counts with them.
+pub const BROKER_CLIENTS_PER_ADDRESS_MAX: usize = BROKER_CLIENTS_MAX / 2;
+
 /// Maximum number of expired claims and tasks that a broker handles at once, so that requests are not kept waiting.
 pub const BROKER_TICK_MAX: usize = 1_000;
 

@@ -2,26 +2,23 @@
 //! and from one address, request heads of bounded size that must arrive in time, and an orderly shutdown. An implementation
 //! of [`RequestHandler`] handles the requests.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
-use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::stream::FuturesUnordered;
-use futures::{FutureExt, StreamExt};
 use http::{Request, Response};
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use leasehold_core::{Error, Kind, Result};
+use leasehold_core::Result;
 use leasehold_store::Host;
-use leasehold_store::host::{End, Running};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 
+use crate::accept::{AcceptLimits, Acceptor, StreamHandler};
 use crate::connection::{Connection, ConnectionPhase, ConnectionTimeouts, TrackedStream};
 
 /// Most bytes of a request's head, and of a response that hyper buffers: our longest head has 400, and a browser's rarely
@@ -30,9 +27,6 @@ const HEAD_BYTES_MAX: usize = 16 * 1_024;
 
 /// Most headers of a request; ours have four, those of browsers about fifteen.
 const HEADERS_MAX: usize = 64;
-
-/// Pause after a connection could not be accepted, as when there are no file handles left: some may be closed meanwhile.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Response to a connection beyond the limit.
 const TOO_MANY_CONNECTIONS: &[u8] =
@@ -85,143 +79,61 @@ pub struct ListenerLimits {
 /// A bounded HTTP listener.
 #[derive(Debug)]
 pub struct HttpListener {
-    listener: TcpListener,
-    addr: SocketAddr,
-    limits: ListenerLimits,
-    host: Arc<dyn Host>,
+    acceptor: Acceptor,
+    timeouts: ConnectionTimeouts,
 }
 
 impl HttpListener {
     /// Listens on an address; no request is answered before [`HttpListener::run`].
-    #[expect(clippy::disallowed_methods, reason = "this is the one listener")]
     pub async fn bind(addr: SocketAddr, limits: ListenerLimits, host: Arc<dyn Host>) -> Result<Self> {
-        let failure = |error: io::Error| {
-            Error::new(Kind::Unavailable, format!("cannot listen on `{addr}`: {error}")).because(error)
-        };
-        let listener = TcpListener::bind(addr).await.map_err(failure)?;
-        let addr = listener.local_addr().map_err(failure)?;
-        Ok(Self { listener, addr, limits, host })
+        let ListenerLimits { connections_max, per_address_max, header_wait: head, idle_wait: idle } = limits;
+        let limits = AcceptLimits { connections_max, per_address_max };
+        let acceptor = Acceptor::bind(addr, limits, host).await?;
+        Ok(Self { acceptor, timeouts: ConnectionTimeouts { head, idle } })
     }
 
     /// Address of the listener.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
-        self.addr
+        self.acceptor.addr()
     }
 
     /// Accepts connections until shutdown. When `drain` is ready, it accepts no new connections and finishes the
-    /// responses in progress; when `abort` is ready, it ends them. Two futures, so that a server needs no more of its
-    /// owner than the moments to stop.
+    /// responses in progress; when `abort` is ready, it ends them.
     pub async fn run(
         self,
         handler: Arc<impl RequestHandler>,
         drain: impl Future<Output = ()>,
         abort: impl Future<Output = ()>,
     ) {
-        let mut connections = FuturesUnordered::new();
-        let mut clients = Clients::default();
-        let is_draining = watch::Sender::new(false);
-        let (mut drain, mut abort) = (std::pin::pin!(drain), std::pin::pin!(abort));
-        loop {
-            tokio::select! {
-                () = &mut abort => return,
-                () = &mut drain => break,
-                Some((client, end)) = connections.next() => {
-                    clients.remove(client);
-                    log_panic(&end);
-                }
-                accepted = self.listener.accept() => match accepted {
-                    Ok((stream, from)) => {
-                        let client = client_of(from.ip());
-                        let has_room = connections.len() < self.limits.connections_max;
-                        if has_room && clients.add(client, self.limits.per_address_max) {
-                            let serving = self.spawn_connection(stream, &handler, is_draining.subscribe());
-                            connections.push(serving.map(move |end| (client, end)));
-                        } else {
-                            refuse(stream, &*handler);
-                        }
-                    }
-                    Err(error) => self.pause_after_error(&error).await,
-                },
-            }
-        }
-        // No new connections; open ones end when their response is sent.
-        drop(self.listener);
-        is_draining.send_replace(true);
-        tokio::select! {
-            () = abort => {}
-            () = async { while let Some((_, end)) = connections.next().await { log_panic(&end) } } => {}
-        }
-    }
-
-    fn spawn_connection(
-        &self,
-        stream: TcpStream,
-        handler: &Arc<impl RequestHandler>,
-        is_draining: watch::Receiver<bool>,
-    ) -> Running {
-        handler.on_event(ListenerEvent::Connected);
-        let timeouts = ConnectionTimeouts { head: self.limits.header_wait, idle: self.limits.idle_wait };
-        let serving = serve_connection(stream, handler.clone(), self.host.clone(), timeouts, is_draining);
-        self.host.spawn(Box::pin(serving))
-    }
-
-    /// Pauses after a failed accept. A connection that was closed before it was accepted is no failure.
-    async fn pause_after_error(&self, error: &io::Error) {
-        if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
-            tracing::warn!(%error, "failed to accept connection, retrying");
-            self.host.sleep(ACCEPT_PAUSE).await;
-        }
+        let Self { acceptor, timeouts } = self;
+        let server = HttpServer { handler, host: acceptor.host().clone(), timeouts };
+        acceptor.run(Arc::new(server), drain, abort).await;
     }
 }
 
-/// Number of open connections per client.
-#[derive(Debug, Default)]
-struct Clients(HashMap<IpAddr, usize>);
+/// Serves HTTP on the streams of an acceptor.
+struct HttpServer<H> {
+    handler: Arc<H>,
+    host: Arc<dyn Host>,
+    timeouts: ConnectionTimeouts,
+}
 
-impl Clients {
-    /// Adds a connection of a client, unless it has `max` already.
-    fn add(&mut self, client: IpAddr, max: usize) -> bool {
-        let count = self.0.get(&client).copied().unwrap_or(0);
-        if count < max {
-            self.0.insert(client, count + 1);
+impl<H: RequestHandler> StreamHandler for HttpServer<H> {
+    async fn serve(self: Arc<Self>, stream: TcpStream, is_draining: watch::Receiver<bool>) {
+        self.handler.on_event(ListenerEvent::Connected);
+        serve_connection(stream, self.handler.clone(), self.host.clone(), self.timeouts, is_draining).await;
+    }
+
+    /// Bytes that have arrived are read before the response: a connection that is closed with unread bytes is reset, and
+    /// the client might lose our response.
+    fn refuse(&self, stream: TcpStream) {
+        self.handler.on_event(ListenerEvent::Refused);
+        if let Ok(mut stream) = stream.into_std() {
+            // Errors are ignored: the connection is closed in any case.
+            let _ = stream.read(&mut [0; 4_096]);
+            let _ = stream.write(TOO_MANY_CONNECTIONS);
         }
-        count < max
-    }
-
-    /// Removes a connection of a client, and the client with its last one.
-    fn remove(&mut self, client: IpAddr) {
-        if let Some(count) = self.0.get_mut(&client) {
-            *count -= 1;
-            if *count == 0 {
-                self.0.remove(&client);
-            }
-        }
-    }
-}
-
-/// Client that a connection counts for: an IPv4 address, or an IPv6 /64 network, whose addresses one machine may have.
-fn client_of(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
-        ip @ IpAddr::V4(_) => ip,
-    }
-}
-
-/// Refuses a connection without waiting. Bytes that have arrived are read first: a connection that is closed with unread
-/// bytes is reset, and the client might lose our response.
-fn refuse(stream: TcpStream, handler: &impl RequestHandler) {
-    handler.on_event(ListenerEvent::Refused);
-    if let Ok(mut stream) = stream.into_std() {
-        // Errors are ignored: the connection is closed in any case.
-        let _ = stream.read(&mut [0; 4_096]);
-        let _ = stream.write(TOO_MANY_CONNECTIONS);
-    }
-}
-
-fn log_panic(end: &End) {
-    if let End::Panicked(message) = end {
-        tracing::error!(panic = message, "connection task panicked");
     }
 }
 
@@ -233,8 +145,6 @@ async fn serve_connection(
     timeouts: ConnectionTimeouts,
     mut is_draining: watch::Receiver<bool>,
 ) {
-    // Without this, head and body of a response may be 40 ms apart.
-    let _ = stream.set_nodelay(true);
     let connection = Connection::new();
     let service = service_fn(|request| {
         let response = handler.clone().handle(connection.clone(), request);
@@ -280,30 +190,5 @@ fn record_timeout(phase: ConnectionPhase, handler: &impl RequestHandler) {
     tracing::debug!(?phase, "client connection timed out");
     if phase != ConnectionPhase::Idle {
         handler.on_event(ListenerEvent::TimedOut);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_client_counts_by_its_address_or_its_network() {
-        let client = |ip: &str| client_of(ip.parse().unwrap()).to_string();
-        assert_eq!(client("192.0.2.7"), "192.0.2.7");
-        assert_eq!(client("::ffff:192.0.2.7"), "192.0.2.7");
-        assert_eq!(client("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
-    }
-
-    #[test]
-    fn a_disconnected_client_no_longer_counts() {
-        let (mut clients, one) = (Clients::default(), client_of([192, 0, 2, 7].into()));
-        assert!(clients.add(one, 2) && clients.add(one, 2) && !clients.add(one, 2));
-        assert!(clients.add(client_of([192, 0, 2, 8].into()), 2));
-        clients.remove(one);
-        assert!(clients.add(one, 2));
-        clients.remove(one);
-        clients.remove(one);
-        assert_eq!(clients.0.len(), 1);
     }
 }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The first request that changes something, and a worker, make their process the broker. While it is, other processes
-//! of its host send it their requests ([`BrokerTransport`]); a process without a connection can only read.
+//! send it their requests ([`BrokerTransport`]); a process without a connection can only read.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -52,7 +52,10 @@ mod transport;
 mod wire;
 
 pub use self::broker::maintenance::SnapshotLimits;
-pub use self::transport::{BrokerAddress, BrokerListener, BrokerTransport, LineChannel};
+pub use self::transport::{
+    AcceptedClient, BrokerAddress, BrokerListener, BrokerTransport, ClientAccess, LeaseSecret, LineChannel,
+    NetworkAddress, PreparedListener,
+};
 use leasehold_core::Result;
 pub use leasehold_core::journal::ArchiveLimits;
 use leasehold_core::journal::JournalState;

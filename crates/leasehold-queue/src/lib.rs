@@ -75,7 +75,8 @@ pub use holders::{LeaseInfo, LeaseState, WorkerLeaseKind};
 pub use inbox::{DirectDispatch, Selection};
 pub use inspect::{Filter, ListedTask, Stats};
 pub use journal::{
-    ArchiveLimits, BrokerAddress, BrokerListener, BrokerTransport, JournalQueue, LineChannel, SnapshotLimits,
+    AcceptedClient, ArchiveLimits, BrokerAddress, BrokerListener, BrokerTransport, ClientAccess,
+    JournalQueue, LeaseSecret, LineChannel, NetworkAddress, PreparedListener, SnapshotLimits,
 };
 pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, read_lease};
 pub use meta::{LayoutName, QueueMeta};

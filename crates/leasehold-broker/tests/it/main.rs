@@ -1,10 +1,13 @@
 //! Queues over one folder, each with a connection of its own, as processes have.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
+mod bucket;
 mod hostile;
+mod hosts;
+mod intruders;
 mod sharing;
 
-use leasehold_broker::UnixSockets;
+use leasehold_broker::BrokerConnections;
 use leasehold_queue::{LayoutName, Place, Queue, QueueConfig};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,7 +29,7 @@ impl SharedFolder {
 
     /// A queue with a connection of its own.
     async fn process(&self, by: &str) -> Queue {
-        let transport = Some(Arc::new(UnixSockets::new(self.path().join("of-user"))) as _);
+        let transport = Some(Arc::new(BrokerConnections::new(self.path().join("of-user"), None)) as _);
         let layout = Some(LayoutName::Journal);
         let config = QueueConfig { layout, by: by.to_owned(), transport, ..QueueConfig::default() };
         let place = Place::Folder(self.path().join("queue"));

@@ -12,7 +12,7 @@ use crate::SharedFolder;
 
 /// Runs a worker until the returned shutdown is requested.
 #[expect(clippy::disallowed_methods, reason = "tests own what they start")]
-fn start_worker(queue: &Queue, id: &str) -> (Shutdown, tokio::task::JoinHandle<u64>) {
+pub(crate) fn start_worker(queue: &Queue, id: &str) -> (Shutdown, tokio::task::JoinHandle<u64>) {
     let shutdown = Shutdown::default();
     let options = WorkerOptions { concurrency: 4, ..WorkerOptions::default() };
     let worker = Worker::new(queue.clone(), id, None).unwrap().options(options);

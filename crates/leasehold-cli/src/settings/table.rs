@@ -126,6 +126,22 @@ pub(crate) const TABLE: &[Setting] = &[
                random one.",
     },
     Setting {
+        name: "broker.listen",
+        kind: SettingKind::Text,
+        default: None,
+        variable: "LEASEHOLD_BROKER_LISTEN",
+        help: "IP address and port on which a broker of this process accepts connections of other hosts, over TLS; port 0 picks a \
+               free one. Unset: it does not listen on the network.",
+    },
+    Setting {
+        name: "broker.advertise",
+        kind: SettingKind::Text,
+        default: None,
+        variable: "LEASEHOLD_BROKER_ADVERTISE",
+        help: "IP address and port at which other hosts connect to the broker; port 0 is the listening port. Unset: \
+               `broker.listen`. Required if that is `0.0.0.0` or `[::]`.",
+    },
+    Setting {
         name: "worker.id",
         kind: SettingKind::Name,
         default: None,

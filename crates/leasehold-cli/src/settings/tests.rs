@@ -246,6 +246,10 @@ fn invalid_settings_are_explained() {
         "[worker]\nshard_range = '0-7'\nshard_leasing.enabled = true",
         "queue.access_key_id = 'me'",
         "worker.lease_secs = 2",
+        "broker.listen = 'here'",
+        "broker.listen = '0.0.0.0:7411'",
+        "broker.advertise = '10.0.0.5:7411'",
+        "[broker]\nlisten = '127.0.0.1:0'\nadvertise = '0.0.0.0:1'",
     ];
     let errors = files.map(|file| {
         dirs.project(file);

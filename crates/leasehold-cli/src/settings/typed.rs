@@ -1,5 +1,6 @@
 //! Typed settings for the commands, checked against each other.
 
+use leasehold_broker::NetworkListen;
 use leasehold_core::outpost::QueuePath;
 use leasehold_core::{Error, Result, ShardLen, WorkerId};
 use leasehold_outpost::QueueType;
@@ -30,6 +31,8 @@ pub(crate) struct QueueSettings {
     pub(crate) shard_len: Option<ShardLen>,
     /// `None` with shared dispatch.
     pub(crate) direct: Option<DirectDispatch>,
+    /// Addresses of a broker for other hosts; `None` if it does not listen for them.
+    pub(crate) broker_listen: Option<NetworkListen>,
 }
 
 /// Settings of a worker.
@@ -126,7 +129,16 @@ impl QueueSettings {
             Some(campaign) => format!("{}/{}", store.trim_end_matches('/'), campaign.prefix()),
             None => store.to_owned(),
         };
-        Ok(Self { store, open, queue_type, campaign, shard_len: shard_len.transpose()?, direct: direct(all) })
+        let (direct, broker_listen) = (direct(all), broker_listen(all)?);
+        Ok(Self {
+            store,
+            open,
+            queue_type,
+            campaign,
+            shard_len: shard_len.transpose()?,
+            direct,
+            broker_listen,
+        })
     }
 }
 
@@ -231,6 +243,20 @@ fn address(all: &[EffectiveSetting], name: &str) -> Result<Option<SocketAddr>> {
         })
     });
     parsed.transpose()
+}
+
+fn broker_listen(all: &[EffectiveSetting]) -> Result<Option<NetworkListen>> {
+    let (listen, advertise) = ("broker.listen", "broker.advertise");
+    match (address(all, listen)?, address(all, advertise)?) {
+        (None, None) => Ok(None),
+        (None, Some(_)) => {
+            let origin = &get(all, advertise).origin;
+            Err(Error::invalid(format!("{advertise} ({origin}) is set without {listen}; set both")))
+        }
+        (Some(addr), advertised) => NetworkListen::new(addr, advertised)
+            .map(Some)
+            .map_err(|error| Error::invalid(format!("{listen} ({}): {error}", get(all, listen).origin))),
+    }
 }
 
 fn access_key(all: &[EffectiveSetting]) -> Result<Option<AccessKey>> {

@@ -72,8 +72,9 @@ pub(crate) struct JournalFields {
     pub(crate) requires: BTreeSet<String>,
     pub(crate) host: String,
     pub(crate) pid: u32,
-    /// Address at which the broker accepts requests; none if the broker has no transport.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Address at which the broker accepts requests; none if the broker has no transport. Then it is written as null: a field
+    /// that is left out keeps the value of the holder before.
+    #[serde(default)]
     pub(crate) address: Option<BrokerAddress>,
 }
 

@@ -26,7 +26,7 @@ use super::damage::with_way_out;
 use super::home::LogHome;
 use super::lease::{self, BrokerLease, JournalFields, TakenJournal, new_instance};
 use super::snapshot::{ChunkTable, load};
-use super::transport::{BrokerListener, BrokerTransport, LineChannel};
+use super::transport::{BrokerAddress, BrokerListener, BrokerTransport, LineChannel};
 use crate::lease::Renewed;
 
 /// Longest wait for the lease of a broker that may have crashed: by then it has expired, by any clock.
@@ -71,15 +71,18 @@ pub(super) async fn open(
     home: &LogHome,
     transport: Option<&dyn BrokerTransport>,
 ) -> Result<OpenedQueue> {
-    let candidate = Candidate { client, log: &home.log, transport, instance: new_instance(client) };
+    let instance = new_instance(client);
+    let prepared = transport.map(|transport| transport.prepare(client, &instance)).transpose()?;
+    let address = prepared.as_ref().map(|prepared| &prepared.address);
+    let candidate = Candidate { client, log: &home.log, transport, address, instance: &instance };
     let mut lease = match candidate.take_lease().await? {
         TakenOrConnected::Taken(lease) => *lease,
         TakenOrConnected::Connected(channel) => return Ok(OpenedQueue::Client(channel)),
     };
     let opened = async {
-        let listener = match transport {
+        let listener = match prepared {
             // Clients that connect before the broker serves wait for it.
-            Some(transport) => match transport.listen(client, &candidate.instance).await {
+            Some(prepared) => match (prepared.listen)().await {
                 Ok(listener) => Some(listener),
                 Err(error) => {
                     tracing::warn!(%error, "failed to listen, the broker serves its own process only");
@@ -88,7 +91,7 @@ pub(super) async fn open(
             },
             None => None,
         };
-        Ok((listener, take_over(&home.log, &mut lease, candidate.instance).await?))
+        Ok((listener, take_over(&home.log, &mut lease, instance).await?))
     };
     match opened.await {
         Ok((listener, (Replayed { state, table, since }, writer))) => {
@@ -124,7 +127,9 @@ struct Candidate<'a> {
     client: &'a Client,
     log: &'a Log,
     transport: Option<&'a dyn BrokerTransport>,
-    instance: HexName,
+    /// Address at which it is going to listen.
+    address: Option<&'a BrokerAddress>,
+    instance: &'a HexName,
 }
 
 enum TakenOrConnected {
@@ -141,13 +146,12 @@ struct HeldObservation {
 
 impl Candidate<'_> {
     async fn take_lease(&self) -> Result<TakenOrConnected> {
-        let Self { client, log, transport, instance } = self;
-        let address = transport.map(|transport| transport.address(client, instance)).transpose()?;
+        let Self { client, log, address, instance, .. } = *self;
         let began = client.host().instant();
         let mut before: Option<HeldObservation> = None;
         let mut ended = None;
         loop {
-            let taken = BrokerLease::take(client, log, instance, address.as_ref(), ended.as_ref()).await;
+            let taken = BrokerLease::take(client, log, instance, address, ended.as_ref()).await;
             let held = match taken.map_err(with_way_out)? {
                 TakenJournal::Ours(lease) => return Ok(TakenOrConnected::Taken(lease)),
                 TakenJournal::Others(held) => held,

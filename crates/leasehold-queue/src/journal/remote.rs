@@ -40,8 +40,10 @@ pub(super) async fn serve_remotely(
             line = receiver.recv() => {
                 let line = line.ok_or_else(disconnected)?;
                 heard_at = host.instant();
-                // An empty line shows that the broker runs.
-                if !line.is_empty() {
+                if line.is_empty() {
+                    // Each end shows the other one that it runs. A broker that reads no requests waits for none of these.
+                    let _ = sender.try_send(Bytes::from_static(b"\n"));
+                } else {
                     releases.extend(complete(&line, |id| calls.take(id))?);
                 }
             }

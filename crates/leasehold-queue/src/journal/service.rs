@@ -1,6 +1,8 @@
 //! Clients of a broker in other processes: their requests go into the broker's own queue of requests, and each answer is sent
 //! when the broker has given it.
 //!
+//! A client that has not shown that it may write to the bucket gets answers to reads, and an error for everything else.
+//!
 //! Limits: [`BROKER_CLIENTS_MAX`] connections, and [`CLIENT_CALLS_MAX`] open requests of each. A connection with more is not
 //! read until answers were sent, so that a client with many requests waits, and nothing grows.
 
@@ -17,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::request::BrokerRequest;
-use super::transport::{BrokerListener, LineChannel};
+use super::transport::{AcceptedClient, BrokerListener, LineChannel};
 use super::wire::{UndeliveredClaims, claims_of, decode_call};
 use crate::source::next_or;
 
@@ -83,12 +85,12 @@ type BrokerEnded = Shared<BoxFuture<'static, ()>>;
 /// Serves one client until it disconnects, sends a malformed line, or the broker ends. What the broker has not answered is
 /// dropped, and claims among it are released.
 async fn serve_client(
-    client: LineChannel,
+    client: AcceptedClient,
     requests: mpsc::WeakSender<BrokerRequest>,
     host: Arc<dyn Host>,
     mut ended: BrokerEnded,
 ) {
-    let LineChannel { sender, mut receiver, work: _work } = client;
+    let AcceptedClient { channel: LineChannel { sender, mut receiver, work: _work }, access } = client;
     let mut answers: Answers = FuturesUnordered::new();
     let mut sent = SentClaims { claims: Vec::new(), requests: requests.clone() };
     let mut pulse = host.sleep(PULSE_INTERVAL);
@@ -102,6 +104,8 @@ async fn serve_client(
         };
         let line = match event {
             ClientEvent::Answered { is_open: true } => continue,
+            // It shows that the client runs.
+            ClientEvent::Line(Some(line)) if line.is_empty() => continue,
             ClientEvent::Answered { is_open: false } | ClientEvent::Line(None) => return,
             ClientEvent::Line(Some(line)) => line,
             ClientEvent::Pulse => {
@@ -111,8 +115,12 @@ async fn serve_client(
                 continue;
             }
         };
-        let (request, answer) = match decode_call(&line, &*host) {
-            Ok(call) => call,
+        let (request, answer) = match decode_call(&line, &*host, access) {
+            Ok((Some(request), answer)) => (request, answer),
+            Ok((None, answer)) => {
+                answers.push(answer);
+                continue;
+            }
             Err(error) => {
                 tracing::warn!(%error, "client of the broker sent a malformed request, disconnected it");
                 return;

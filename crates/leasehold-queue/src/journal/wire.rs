@@ -19,7 +19,7 @@ use leasehold_core::journal::{
 use leasehold_core::retention::Retention;
 use leasehold_core::scan::DrainWait;
 use leasehold_core::step::Rejected;
-use leasehold_core::{Error, Event, HexName, Kind, Reason, Result, StoreTime, Task, TaskId, record};
+use leasehold_core::{Error, Event, HexName, Kind, Reason, Result, StoreTime, Task, TaskId, keys, record};
 use leasehold_store::Host;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -30,6 +30,7 @@ use tokio::sync::oneshot;
 
 use super::query::{StateAnswer, StateQuery};
 use super::request::{AnswerTo, BrokerRequest, ClaimAnswer, ClaimPoll, Freshness, PurgePlace};
+use super::transport::ClientAccess;
 
 /// A request, without its tasks.
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,6 +48,13 @@ enum Call {
     Read { query: StateQuery, freshness: Freshness },
     Watch { id: TaskId, rev: u64 },
     StopClaims(HexName),
+}
+
+impl Call {
+    /// True if it changes nothing.
+    fn only_reads(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Watch { .. })
+    }
 }
 
 /// Event of an operator.
@@ -171,15 +179,21 @@ pub(super) fn claims_of(line: &[u8]) -> UndeliveredClaims {
     tasks.filter_map(|task| SettleRequest::release(&task)).collect()
 }
 
-/// Parses a request of another process. The future is the line of its answer; none if the broker has ended before it.
+/// Parses a request of another process. The future is the line of its answer; none if the broker has ended before it. A
+/// request that the client may not send has an answer, and does not reach the broker.
 ///
 /// A reader that waits for a change is answered after [`WATCH_MAX`] in any case, so that one that has given up is forgotten.
 pub(super) fn decode_call(
     line: &[u8],
     host: &dyn Host,
-) -> Result<(BrokerRequest, BoxFuture<'static, Option<Bytes>>)> {
+    access: ClientAccess,
+) -> Result<(Option<BrokerRequest>, BoxFuture<'static, Option<Bytes>>)> {
     let (CallLine { id, call }, mut tasks) = parse::<CallLine>(line)?;
-    Ok(match call {
+    if access == ClientAccess::ReadOnly && !call.only_reads() {
+        let denied = answer_line(id, Err(may_only_read()));
+        return Ok((None, std::future::ready(Some(denied)).boxed()));
+    }
+    let (request, answer) = match call {
         Call::Submit { task, by } => {
             serve(id, json, |answer| BrokerRequest::Submit { task, by: by.into(), answer })
         }
@@ -235,7 +249,17 @@ pub(super) fn decode_call(
             let line = std::future::ready(Some(answer_line(id, Ok(Content::of(Value::Null)))));
             (BrokerRequest::StopClaims { source }, line.boxed())
         }
-    })
+    };
+    Ok((Some(request), answer))
+}
+
+fn may_only_read() -> Error {
+    let message = format!(
+        "this process may read the queue, and not change it: it could not put an object below `{}`; give it write access to \
+         the bucket",
+        keys::JOURNAL_CLIENTS
+    );
+    Error::new(Kind::Denied, message)
 }
 
 // ---- lines ----
