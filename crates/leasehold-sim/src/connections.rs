@@ -17,7 +17,10 @@ mod carry;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Either, select};
 use leasehold_core::{Error, HexName, Kind, Result};
-use leasehold_queue::{BrokerAddress, BrokerListener, BrokerTransport, LineChannel};
+use leasehold_queue::{
+    AcceptedClient, BrokerAddress, BrokerListener, BrokerTransport, ClientAccess, LineChannel,
+    PreparedListener,
+};
 use leasehold_store::{Client, Host};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -175,7 +178,7 @@ fn pair(one: &str, other: &str) -> (String, String) {
 }
 
 /// Connections of one process.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct SimTransport {
     connections: Connections,
     host: Arc<SimHost>,
@@ -183,12 +186,11 @@ struct SimTransport {
 }
 
 impl BrokerTransport for SimTransport {
-    fn address(&self, _: &Client, instance: &HexName) -> Result<BrokerAddress> {
-        Ok(BrokerAddress { socket: Some(self.address_of(instance)) })
-    }
-
-    fn listen<'a>(&'a self, _: &'a Client, instance: &'a HexName) -> BoxFuture<'a, Result<BrokerListener>> {
-        std::future::ready(self.start_listener(instance)).boxed()
+    fn prepare(&self, _: &Client, instance: &HexName) -> Result<PreparedListener> {
+        let address = BrokerAddress { socket: Some(self.address_of(instance)), ..BrokerAddress::default() };
+        let (transport, instance) = (self.clone(), instance.clone());
+        let listen = move || std::future::ready(transport.start_listener(&instance)).boxed();
+        Ok(PreparedListener { address, listen: Box::new(listen) })
     }
 
     fn connect<'a>(
@@ -291,7 +293,11 @@ struct ListeningSocket {
 
 impl ListeningSocket {
     /// Answers new connections, and passes them on until their receiver is dropped.
-    async fn accept(self, mut dialled: mpsc::UnboundedReceiver<Dial>, accepted: mpsc::Sender<LineChannel>) {
+    async fn accept(
+        self,
+        mut dialled: mpsc::UnboundedReceiver<Dial>,
+        accepted: mpsc::Sender<AcceptedClient>,
+    ) {
         let mut waiting = VecDeque::new();
         loop {
             tokio::select! {
@@ -299,7 +305,7 @@ impl ListeningSocket {
                 () = accepted.closed() => return,
                 Ok(room) = accepted.reserve(), if !waiting.is_empty() => {
                     if let Some(channel) = waiting.pop_front() {
-                        room.send(channel);
+                        room.send(AcceptedClient { channel, access: ClientAccess::Full });
                     }
                 }
                 dial = dialled.recv() => {
