@@ -21,7 +21,7 @@
 //! | `commit` | the commit that is being filled, and the answers that wait for it |
 //! | `request` | requests to a broker, and its answers |
 //! | `source` | source of tasks for workers |
-//! | `stage` | stages in the life of a broker |
+//! | `stage`, `status` | stages in the life of a broker; its state, for people |
 //! | `transport`, `wire` | connections to other processes, and the lines on them |
 //! | `service`, `remote` | clients of a broker, and a broker in another process |
 //! | `query` | reads of the state |
@@ -48,10 +48,14 @@ mod service;
 mod snapshot;
 mod source;
 mod stage;
+mod status;
 mod transport;
 mod wire;
 
 pub use self::broker::maintenance::SnapshotLimits;
+pub use self::status::{
+    BrokerHolder, BrokerStatus, BrokerTerm, CommitFigures, FoundBroker, JournalWorker, JournalWorkerState,
+};
 pub use self::transport::{BrokerAddress, BrokerListener, BrokerTransport, LineChannel};
 use leasehold_core::Result;
 pub use leasehold_core::journal::ArchiveLimits;

@@ -68,14 +68,15 @@ pub mod update;
 
 pub use bell::{Bell, BellChange};
 pub use claim::{ClaimOutcome, Claimed, Settlement, Unclaimed};
-pub use connect::{ObjectQueue, Place, QueueConfig};
+pub use connect::{BrokerRole, ObjectQueue, Place, QueueConfig};
 pub use discover::IndexHit;
 pub use front::{Queue, QueueLayout, Submit, Submitted};
 pub use holders::{LeaseInfo, LeaseState, WorkerLeaseKind};
 pub use inbox::{DirectDispatch, Selection};
 pub use inspect::{Filter, ListedTask, Stats};
 pub use journal::{
-    ArchiveLimits, BrokerAddress, BrokerListener, BrokerTransport, JournalQueue, LineChannel, SnapshotLimits,
+    ArchiveLimits, BrokerAddress, BrokerHolder, BrokerListener, BrokerStatus, BrokerTerm, BrokerTransport,
+    CommitFigures, FoundBroker, JournalQueue, JournalWorker, JournalWorkerState, LineChannel, SnapshotLimits,
 };
 pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, read_lease};
 pub use meta::{LayoutName, QueueMeta};

@@ -2,10 +2,11 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
 mod hostile;
+mod operating;
 mod sharing;
 
 use leasehold_broker::UnixSockets;
-use leasehold_queue::{LayoutName, Place, Queue, QueueConfig};
+use leasehold_queue::{BrokerRole, LayoutName, Place, Queue, QueueConfig};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -26,9 +27,13 @@ impl SharedFolder {
 
     /// A queue with a connection of its own.
     async fn process(&self, by: &str) -> Queue {
+        self.process_as(by, BrokerRole::Auto).await
+    }
+
+    async fn process_as(&self, by: &str, broker_role: BrokerRole) -> Queue {
         let transport = Some(Arc::new(UnixSockets::new(self.path().join("of-user"))) as _);
         let layout = Some(LayoutName::Journal);
-        let config = QueueConfig { layout, by: by.to_owned(), transport, ..QueueConfig::default() };
+        let config = QueueConfig { layout, by: by.to_owned(), broker_role, transport, ..QueueConfig::default() };
         let place = Place::Folder(self.path().join("queue"));
         Queue::with_config(place, config).await.unwrap()
     }

@@ -4,7 +4,7 @@ use leasehold_core::outpost::QueuePath;
 use leasehold_core::{Error, Result, ShardLen, WorkerId};
 use leasehold_outpost::QueueType;
 use leasehold_pieces::Secret;
-use leasehold_queue::{DirectDispatch, Selection};
+use leasehold_queue::{BrokerRole, DirectDispatch, Selection};
 use leasehold_store::{AccessKey, FolderOptions, OpenOptions, Prices};
 use leasehold_web::Token;
 use leasehold_worker::{InboxLease, RENEWALS_MIN, ShardLeasing};
@@ -30,6 +30,8 @@ pub(crate) struct QueueSettings {
     pub(crate) shard_len: Option<ShardLen>,
     /// `None` with shared dispatch.
     pub(crate) direct: Option<DirectDispatch>,
+    /// Part of this process in the broker of a journal.
+    pub(crate) broker_role: BrokerRole,
 }
 
 /// Settings of a worker.
@@ -126,7 +128,15 @@ impl QueueSettings {
             Some(campaign) => format!("{}/{}", store.trim_end_matches('/'), campaign.prefix()),
             None => store.to_owned(),
         };
-        Ok(Self { store, open, queue_type, campaign, shard_len: shard_len.transpose()?, direct: direct(all) })
+        Ok(Self {
+            store,
+            open,
+            queue_type,
+            campaign,
+            shard_len: shard_len.transpose()?,
+            direct: direct(all),
+            broker_role: required(text(all, "broker.role")).parse()?,
+        })
     }
 }
 

@@ -25,6 +25,7 @@ use super::damage::with_way_out;
 use super::home::LogHome;
 use super::lease::{self, BrokerLease, JournalFields, TakenJournal, new_instance};
 use super::snapshot::{ChunkTable, load};
+use super::stage::StageSetter;
 use super::transport::{BrokerListener, BrokerTransport, LineChannel};
 use crate::lease::Renewed;
 
@@ -34,6 +35,9 @@ const WAIT_MAX: Duration = Duration::from_secs(JOURNAL_LEASE_TTL.as_secs() + 5);
 const WAIT_PAUSE: Duration = Duration::from_secs(1);
 /// Time after which a new holder has taken over the log, and with it the kernel lock that shows that it lives.
 const LOCKED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Time for which a process that never becomes the broker waits for one: after a broker has ended, another process takes over.
+const BROKER_WAIT: Duration = Duration::from_secs(5);
 
 /// Pause after a refused connection.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
@@ -69,8 +73,9 @@ pub(super) async fn open(
     client: &Client,
     home: &LogHome,
     transport: Option<&dyn BrokerTransport>,
+    stage: &StageSetter,
 ) -> Result<OpenedQueue> {
-    let candidate = Candidate { client, log: &home.log, transport, instance: new_instance(client) };
+    let candidate = Candidate { client, log: &home.log, transport, instance: new_instance(client), stage };
     let mut lease = match candidate.take_lease().await? {
         TakenOrConnected::Taken(lease) => *lease,
         TakenOrConnected::Connected(channel) => return Ok(OpenedQueue::Client(channel)),
@@ -118,12 +123,51 @@ pub(super) async fn connect(client: &Client, transport: &dyn BrokerTransport) ->
     }
 }
 
+/// Connects to the broker, for a process that never becomes the broker. Requests: 1 get, and 1 for every half of a second that
+/// it waits.
+pub(super) async fn connect_only(
+    client: &Client,
+    transport: Option<&dyn BrokerTransport>,
+    stage: &StageSetter,
+) -> Result<OpenedQueue> {
+    let no_broker = || {
+        Error::new(
+            Kind::Unavailable,
+            "no broker of this queue can be reached, and `broker.role` of this process is `never`; start `leasehold \
+             broker`, or a worker that may become the broker",
+        )
+    };
+    let transport = transport.ok_or_else(no_broker)?;
+    let began = client.host().instant();
+    loop {
+        if let Some(channel) = connect(client, transport).await? {
+            return Ok(OpenedQueue::Client(channel));
+        }
+        if client.host().instant().since(began) >= BROKER_WAIT {
+            return Err(no_broker());
+        }
+        rest(client, REFUSED_PAUSE, stage).await?;
+    }
+}
+
+/// Waits, unless the broker is not wanted any more, which is an error.
+async fn rest(client: &Client, pause: Duration, stage: &StageSetter) -> Result<()> {
+    match select(client.host().sleep(pause), pin!(stage.unwanted())).await {
+        Either::Left(_) => Ok(()),
+        Either::Right(_) => {
+            Err(Error::new(Kind::Unavailable, "the queue was closed while this process waited for a broker"))
+        }
+    }
+}
+
 /// Process that is about to be the broker, or a client of it.
 struct Candidate<'a> {
     client: &'a Client,
     log: &'a Log,
     transport: Option<&'a dyn BrokerTransport>,
     instance: HexName,
+    /// Tells when the broker is not wanted any more.
+    stage: &'a StageSetter,
 }
 
 enum TakenOrConnected {
@@ -140,7 +184,7 @@ struct HeldObservation {
 
 impl Candidate<'_> {
     async fn take_lease(&self) -> Result<TakenOrConnected> {
-        let Self { client, log, transport, instance } = self;
+        let Self { client, log, transport, instance, stage } = self;
         let address = transport.map(|transport| transport.address(client, instance)).transpose()?;
         let began = client.host().instant();
         let mut before: Option<HeldObservation> = None;
@@ -177,7 +221,7 @@ impl Candidate<'_> {
             }
             let pause = if refusals > 0 { REFUSED_PAUSE } else { WAIT_PAUSE };
             before = Some(HeldObservation { lease: held, refusals });
-            client.host().sleep(pause).await;
+            rest(client, pause, stage).await?;
         }
     }
 

@@ -12,6 +12,7 @@ use leasehold_core::limits::{BROKER_CLIENTS_MAX, CLIENT_CALLS_MAX};
 use leasehold_store::Host;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
@@ -31,6 +32,7 @@ pub(super) async fn serve_clients<T>(
     listener: BrokerListener,
     requests: mpsc::WeakSender<BrokerRequest>,
     host: Arc<dyn Host>,
+    count: ClientCount,
     broker: impl Future<Output = T>,
 ) -> T {
     let BrokerListener { mut accepted, work } = listener;
@@ -55,8 +57,12 @@ pub(super) async fn serve_clients<T>(
                         late.push(client);
                     }
                     Either::Right(Some(client)) => {
-                        let has_ended = has_ended.subscribe();
-                        clients.push(serve_client(client, requests.clone(), host.clone(), has_ended));
+                        let (has_ended, counted) = (has_ended.subscribe(), count.add());
+                        let served = serve_client(client, requests.clone(), host.clone(), has_ended);
+                        clients.push(async move {
+                            let _counted = counted;
+                            served.await;
+                        });
                     }
                 }
             }
@@ -132,6 +138,31 @@ async fn serve_client(
         if sender.send(answer).await.is_err() {
             return;
         }
+    }
+}
+
+/// Number of connected clients.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ClientCount(Arc<AtomicU64>);
+
+impl ClientCount {
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Counts a client until the result is dropped.
+    fn add(&self) -> CountedClient {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        CountedClient(self.clone())
+    }
+}
+
+/// A client that is counted.
+struct CountedClient(ClientCount);
+
+impl Drop for CountedClient {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

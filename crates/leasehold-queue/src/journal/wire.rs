@@ -29,7 +29,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::query::{StateAnswer, StateQuery};
-use super::request::{AnswerTo, BrokerRequest, ClaimAnswer, ClaimPoll, Freshness, PurgePlace};
+use super::request::{AnswerTo, BrokerRequest, ClaimAnswer, ClaimPoll, Freshness, PurgePlace, WorkerReport};
 
 /// A request, without its tasks.
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,6 +47,9 @@ enum Call {
     Read { query: StateQuery, freshness: Freshness },
     Watch { id: TaskId, rev: u64 },
     StopClaims(HexName),
+    Status,
+    Workers,
+    Report(WorkerReport),
 }
 
 /// Event of an operator.
@@ -145,6 +148,9 @@ pub(super) fn encode_call(id: u64, request: BrokerRequest) -> Option<(Bytes, Rem
         }
         BrokerRequest::Watch { id, rev, answer } => (Call::Watch { id, rev }, notice(answer)),
         BrokerRequest::StopClaims { source } => (Call::StopClaims(source), RemoteAnswer::ignored()),
+        BrokerRequest::Status { answer } => (Call::Status, plain(answer)),
+        BrokerRequest::Workers { answer } => (Call::Workers, plain(answer)),
+        BrokerRequest::Report(report) => (Call::Report(report), RemoteAnswer::ignored()),
         BrokerRequest::Close => return None,
     };
     Some((line(&CallLine { id, call }, tasks), answer))
@@ -224,10 +230,10 @@ pub(super) fn decode_call(
             };
             (BrokerRequest::Watch { id: task, rev, answer }, line.boxed())
         }
-        Call::StopClaims(source) => {
-            let line = std::future::ready(Some(answer_line(id, Ok(Content::of(Value::Null)))));
-            (BrokerRequest::StopClaims { source }, line.boxed())
-        }
+        Call::StopClaims(source) => (BrokerRequest::StopClaims { source }, acknowledged(id)),
+        Call::Status => serve(id, json, |answer| BrokerRequest::Status { answer }),
+        Call::Workers => serve(id, json, |answer| BrokerRequest::Workers { answer }),
+        Call::Report(report) => (BrokerRequest::Report(report), acknowledged(id)),
     })
 }
 
@@ -341,6 +347,11 @@ fn serve<T: Send + 'static>(
         answered.await.ok().map(|answer| answer_line(id, answer.and_then(|answer| write(&answer))))
     };
     (request(answer), line.boxed())
+}
+
+/// Line of an answer without content.
+fn acknowledged(id: u64) -> BoxFuture<'static, Option<Bytes>> {
+    std::future::ready(Some(answer_line(id, Ok(Content::of(Value::Null))))).boxed()
 }
 
 // ---- contents ----

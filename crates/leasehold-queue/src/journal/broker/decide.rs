@@ -31,6 +31,7 @@ impl Broker {
                     // Rule C1: the next broker extends claims from the end of that trust.
                     self.send(HeldAnswer::new(answer, Err(untrusted())))
                 } else {
+                    self.workers.heard(&renewal.worker, self.client.host().instant());
                     self.decide(BROKER, Urgency::Urgent, answer, |state, context| {
                         renewed(state, renewal, context)
                     })
@@ -78,6 +79,12 @@ impl Broker {
                 self.serve_watches()
             }
             BrokerRequest::StopClaims { source } => self.stop_claims(&source),
+            BrokerRequest::Status { answer } => self.status(answer),
+            BrokerRequest::Workers { answer } => self.workers(answer),
+            BrokerRequest::Report(report) => {
+                self.workers.report(report, self.client.host().instant());
+                Ok(())
+            }
             BrokerRequest::Close => {
                 self.close();
                 Ok(())
