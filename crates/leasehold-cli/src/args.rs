@@ -73,9 +73,7 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  leasehold monitor --store s3://my-bucket/tasks")]
     Monitor,
     /// Be the broker of a queue with the layout `journal`, or wait to become it, without running any tasks
-    #[command(
-        after_help = "Examples:\n  leasehold broker --store s3://my-bucket/tasks\n  leasehold broker status"
-    )]
+    #[command(after_help = "Example:\n  leasehold broker --store s3://my-bucket/tasks")]
     Broker(broker::BrokerArgs),
     /// List tasks, newest first
     #[command(after_help = "Example:\n  leasehold list --status failed --type resize --sort updated")]
@@ -132,7 +130,7 @@ pub(crate) enum Command {
         after_help = "Example:\n  leasehold shards --json | jq -r 'select(.state == \"free\") | .shards'"
     )]
     Shards,
-    /// List workers: those that lease shards or have an inbox; in the layout `journal` those that the broker has heard of
+    /// List workers: those that lease shards or have an inbox; in the layout `journal` those that report themselves to the broker
     #[command(after_help = "Example:\n  leasehold workers --store s3://my-bucket/tasks")]
     Workers(workers::WorkersArgs),
     /// Manage leases on shards, worker ids and inboxes

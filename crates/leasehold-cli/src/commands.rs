@@ -191,7 +191,8 @@ async fn run_command(
         Command::Purge(args) => operate::purge(queue, &args, printer).await,
         Command::Check(args) => overview::check(queue, &args, printer).await,
         Command::Quarantine(args) => {
-            let advice = "`leasehold check` reports its corrupt parts; restore them from a backup of the store";
+            let advice =
+                "`leasehold check` reports its corrupt parts; restore them from a backup of the store";
             quarantine::run(objects(queue, "quarantine", advice)?, &args, printer).await
         }
         Command::MigrateShards(args) => {
@@ -210,7 +211,10 @@ async fn run_command(
             let advice = "its only lease is that of the broker, which expires by itself; `leasehold broker status` shows it";
             leases::run_break(objects(queue, "leases break", advice)?, &args, printer).await
         }
-        Command::Dashboard(_) => dashboard::run(queue, settings, printer, shutdown).await,
+        Command::Dashboard(_) => {
+            objects(queue, "dashboard", dashboard::ADVICE)?;
+            dashboard::run(queue, settings, printer, shutdown).await
+        }
         Command::Tail(args) => tail::run(queue, &args, printer, &shutdown).await,
         Command::Artifact { .. }
         | Command::Outpost(_)

@@ -126,10 +126,9 @@ impl FromStr for BrokerRole {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        [Self::Auto, Self::Never, Self::Only]
-            .into_iter()
-            .find(|role| role.name() == text)
-            .ok_or_else(|| Error::invalid(format!("unknown role `{text}` of a broker; use auto, never or only")))
+        [Self::Auto, Self::Never, Self::Only].into_iter().find(|role| role.name() == text).ok_or_else(|| {
+            Error::invalid(format!("unknown role `{text}` of a broker; use auto, never or only"))
+        })
     }
 }
 

@@ -76,7 +76,8 @@ pub use inbox::{DirectDispatch, Selection};
 pub use inspect::{Filter, ListedTask, Stats};
 pub use journal::{
     ArchiveLimits, BrokerAddress, BrokerHolder, BrokerListener, BrokerStatus, BrokerTerm, BrokerTransport,
-    CommitFigures, FoundBroker, JournalQueue, JournalWorker, JournalWorkerState, LineChannel, SnapshotLimits,
+    ChangePage, ChangePosition, CommitFigures, FoundBroker, JournalQueue, JournalWorker, JournalWorkerState,
+    LineChannel, SnapshotLimits,
 };
 pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, read_lease};
 pub use meta::{LayoutName, QueueMeta};

@@ -214,7 +214,9 @@ impl Worker {
                 Box::new(ObjectSource::open(queue.clone(), worker, &self.runner).await?)
             }
             Layout::Other(_) if has_bucket_options => {
-                return Err(Error::invalid("shards and inboxes require a bucket; remove these options"));
+                return Err(Error::invalid(
+                    "shards and inboxes need a queue with the layout `objects`; remove these options",
+                ));
             }
             Layout::Other(other) => other.open(worker).await?,
         };

@@ -33,7 +33,8 @@ impl SharedFolder {
     async fn process_as(&self, by: &str, broker_role: BrokerRole) -> Queue {
         let transport = Some(Arc::new(UnixSockets::new(self.path().join("of-user"))) as _);
         let layout = Some(LayoutName::Journal);
-        let config = QueueConfig { layout, by: by.to_owned(), broker_role, transport, ..QueueConfig::default() };
+        let config =
+            QueueConfig { layout, by: by.to_owned(), broker_role, transport, ..QueueConfig::default() };
         let place = Place::Folder(self.path().join("queue"));
         Queue::with_config(place, config).await.unwrap()
     }

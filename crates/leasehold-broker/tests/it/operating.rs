@@ -63,7 +63,10 @@ async fn a_process_that_never_becomes_the_broker_works_through_one() {
     client.wait(&submitted.id, None).await.unwrap();
     let workers = client.journal().unwrap().workers().await.unwrap().unwrap();
     let [worker] = workers.as_slice() else { panic!("{workers:?}") };
-    assert_eq!((worker.worker_id.as_str(), worker.slots, worker.state), ("w1", Some(3), JournalWorkerState::Alive));
+    assert_eq!(
+        (worker.worker_id.as_str(), worker.slots, worker.state),
+        ("w1", Some(3), JournalWorkerState::Alive)
+    );
     assert_eq!(worker.types.names().unwrap().len(), 1);
     shutdown.drain();
     assert_eq!(running.await.unwrap(), 1);

@@ -171,7 +171,9 @@ fn millis(micros: u64) -> String {
 pub(super) fn no_broker(queue: &Queue, last: Option<&BrokerHolder>) -> Result<Error> {
     let now = queue.now()?;
     let message = match last {
-        None => "no broker: this queue has never had one; start `leasehold broker`, a worker or `up`".to_owned(),
+        None => {
+            "no broker: this queue has never had one; start `leasehold broker`, a worker or `up`".to_owned()
+        }
         Some(last) => {
             let BrokerHolder { host, pid, epoch, renewed_at, lease_expires_at, .. } = last;
             let holder = format!("process {pid} on host {host} (epoch {epoch})");

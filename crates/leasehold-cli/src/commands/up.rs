@@ -1,5 +1,6 @@
 //! `leasehold up`: runs a queue with one command. Creates the queue if there is none, runs programs for its tasks, runs
-//! the maintenance duties of `monitor`, and shows the progress on one line and on the dashboard.
+//! the maintenance duties of `monitor`, and shows the progress on one line and on the dashboard. In the layout `journal` the broker
+//! does the maintenance; without programs only the broker is held.
 //!
 //! Everything that runs beside the worker belongs into [`run_beside`]. It ends with the worker, not when the worker is
 //! asked to stop, so that the tasks that still run can be watched.
@@ -21,11 +22,11 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use super::live::{ProgressDisplay, ShownProgress};
-use super::{broker, dashboard};
 use super::serve_pieces::AnnouncedServer;
 use super::stopping::{STOP_HINT, run_with_stop_notes};
 use super::until_empty::EmptyWaitReporter;
 use super::worker::{self, ProgramArgs, WorkerArgs};
+use super::{broker, dashboard};
 use crate::printer::Printer;
 use crate::settings::Settings;
 

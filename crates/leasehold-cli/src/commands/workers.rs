@@ -1,5 +1,5 @@
 //! `leasehold workers`: lists workers that lease shards or have an inbox, and the size of the inbox. In the layout `journal` the
-//! broker tells which workers it has heard of; that costs no request to the store beside those that find it.
+//! broker tells which workers have reported themselves; that costs no request to the store beside those that find it.
 
 use clap::Args;
 use futures::StreamExt;
@@ -91,11 +91,12 @@ fn print_of_journal(
             let style = match worker.state {
                 JournalWorkerState::Alive => Style::Good,
                 JournalWorkerState::Dead => Style::Bad,
-                JournalWorkerState::Stopping | JournalWorkerState::Unheard => Style::Plain,
+                JournalWorkerState::Stopping | JournalWorkerState::Unknown => Style::Plain,
             };
-            let types = worker.types.names().map(|names| {
-                names.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
-            });
+            let types = worker
+                .types
+                .names()
+                .map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>().join(","));
             vec![
                 (&worker.worker_id).into(),
                 Cell::new(style, worker.state.name()),

@@ -103,14 +103,15 @@ fn a_process_that_never_becomes_the_broker_needs_one() {
     assert!(output_of(&mut never(&["submit", "-t", "greet"])).ends_with("--- exit code 0"));
     let drained = output_of(&mut never(&["worker", "--exec", "greet=cat", "--drain"]));
     assert!(drained.contains("2 completed"), "{drained}");
-    let refused = output_of(&mut fixture.command(&["worker", "--exec", "greet=cat", "--broker-role", "only"]));
+    let refused =
+        output_of(&mut fixture.command(&["worker", "--exec", "greet=cat", "--broker-role", "only"]));
     assert!(refused.contains("`broker.role` of this process is `only`"), "{refused}");
     assert!(refused.ends_with("--- exit code 64"), "{refused}");
     broker.interrupt();
 }
 
 #[test]
-fn workers_of_a_journal_are_those_that_its_broker_has_heard() {
+fn workers_of_a_journal_are_those_that_report_themselves_to_its_broker() {
     let fixture = journal();
     let none = output_of(&mut fixture.command(&["workers"]));
     assert!(none.contains("no broker: ") && none.ends_with("--- exit code 75"), "{none}");
@@ -118,7 +119,8 @@ fn workers_of_a_journal_are_those_that_its_broker_has_heard() {
     broker.until("broker since ");
     let note = output_of(&mut fixture.command(&["workers"]));
     assert!(note.contains("no worker is connected to the broker"), "{note}");
-    let args = ["worker", "--id", "ada", "--exec", "slow=sleep 600", "--concurrency", "3", "--lease-secs", "3"];
+    let args =
+        ["worker", "--id", "ada", "--exec", "slow=sleep 600", "--concurrency", "3", "--lease-secs", "3"];
     let ada = RunningCommand::start(fixture.command(&args));
     fixture.run(&["submit", "-t", "slow"]);
     let rows = || -> Vec<Value> {
@@ -126,13 +128,37 @@ fn workers_of_a_journal_are_those_that_its_broker_has_heard() {
     };
     until(|| rows().first().is_some_and(|row| row["running"] == 1));
     let row = rows().swap_remove(0);
-    assert_eq!((&row["worker_id"], &row["slots"], &row["state"]), (&json!("ada"), &json!(3), &json!("alive")));
+    assert_eq!(
+        (&row["worker_id"], &row["slots"], &row["state"]),
+        (&json!("ada"), &json!(3), &json!("alive"))
+    );
     assert_eq!((&row["pid"], &row["types"]), (&json!(ada.pid()), &json!(["slow"])), "{row}");
     let text = fixture.run(&["workers"]);
     assert!(text.starts_with("WORKER  STATE     RUNNING  SLOTS  HOST"), "{text}");
     ada.signal("-KILL");
     until(|| rows()[0]["state"] == "dead");
     broker.interrupt();
+}
+
+#[test]
+fn tail_prints_the_changes_of_a_journal_once_with_a_broker_and_without() {
+    let fixture = journal();
+    let mut tail = RunningCommand::start(fixture.command(&["tail", "--every", "0.1"]));
+    tail.until("watching");
+    // Each command is the broker for a moment; the log is followed.
+    let id = fixture.run(&["submit", "-t", "during", "--delay", "60"]);
+    tail.until("pending");
+    let mut broker = broker(&fixture);
+    broker.until("broker since ");
+    fixture.run(&["cancel", &id]);
+    tail.until("cancelled");
+    fixture.run(&["retry", &id]);
+    tail.until("pending");
+    broker.interrupt();
+    fixture.run(&["cancel", &id]);
+    tail.until("cancelled");
+    let printed = tail.interrupt();
+    assert_eq!(printed.matches(&id).count(), 4, "{printed}");
 }
 
 #[test]
@@ -144,6 +170,7 @@ fn commands_of_the_other_layout_name_the_way_out() {
         &["quarantine", "tasks/0/x.json"],
         &["leases", "break", "worker:w"],
         &["monitor"],
+        &["dashboard"],
         &["worker", "--exec", "a=true", "--shard-leasing"],
         &["worker", "--exec", "a=true", "--direct"],
         &["worker", "--exec", "a=true", "--shards", "0"],
@@ -156,4 +183,21 @@ fn commands_of_the_other_layout_name_the_way_out() {
     let objects = QueueFixture::with_queue();
     objects.assert_output("broker_of_objects", &["broker"]);
     objects.assert_output("broker_status_of_objects", &["broker", "status"]);
+}
+
+#[test]
+fn an_outpost_of_a_journal_is_refused() {
+    let fixture = QueueFixture::new();
+    let store = fixture.path().join("campaigns/survey/queues/photos");
+    let store = store.to_str().unwrap();
+    let mut init = crate::common::leasehold(&["init", "--layout", "journal", "--store", store]);
+    assert!(init.status().unwrap().success());
+    let home = fixture.path().join(".leasehold/outposts");
+    let args = ["outpost", "init", "--campaign", "survey/photos", "--node", "pi-1", "--data"];
+    let refused = output_of(&mut fixture.command(&[&args[..], &[home.to_str().unwrap()]].concat()));
+    assert!(
+        refused.contains("has the layout `journal`, not `objects`; use a store without a queue"),
+        "{refused}"
+    );
+    assert!(refused.ends_with("--- exit code 64"), "{refused}");
 }

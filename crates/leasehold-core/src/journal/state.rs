@@ -311,7 +311,8 @@ impl TaskBody {
         (head, Self::Running(Box::new(running)))
     }
 
-    fn bytes(&self) -> u64 {
+    /// Bytes of an encoded task.
+    pub(super) fn bytes(&self) -> u64 {
         if let Self::Encoded(body) = self { body.len() as u64 } else { 0 }
     }
 

@@ -39,6 +39,7 @@ use self::meter::CommitMeter;
 use self::parked::{ParkedClaims, Watches};
 use self::workers::WorkerTable;
 use self::writer::{BrokerTimer, LeaseSlot, WriterDone, WriterSlot};
+use super::changes::ChangeFeed;
 use super::commit::{HeldAnswers, OpenCommit};
 use super::open::OpenedJournal;
 use super::request::{BrokerRequest, HeldAnswer};
@@ -74,6 +75,7 @@ pub(super) struct Broker {
     since: StoreTime,
     meter: CommitMeter,
     workers: WorkerTable,
+    changes: ChangeFeed,
     /// Number of connected clients.
     clients: ClientCount,
     /// True if a check was the last call of the writer: a commit that is due comes next.
@@ -121,12 +123,13 @@ impl Broker {
             checking: Vec::new(),
             parked: ParkedClaims::default(),
             watches: Watches::default(),
-            lease: LeaseSlot::new(lease, now),
             timer: BrokerTimer::default(),
             since: lease_taken_at,
             meter: CommitMeter::new(now),
             workers: WorkerTable::default(),
+            changes: ChangeFeed::new(lease.lease().instance.to_string()),
             clients,
+            lease: LeaseSlot::new(lease, now),
             is_commit_next: false,
             is_closing: false,
             client,

@@ -150,7 +150,7 @@ pub(super) async fn connect_only(
     }
 }
 
-/// Waits, unless the broker is not wanted any more, which is an error.
+/// Waits, unless the broker is no longer wanted, which is an error.
 async fn rest(client: &Client, pause: Duration, stage: &StageSetter) -> Result<()> {
     match select(client.host().sleep(pause), pin!(stage.unwanted())).await {
         Either::Left(_) => Ok(()),
@@ -166,7 +166,7 @@ struct Candidate<'a> {
     log: &'a Log,
     transport: Option<&'a dyn BrokerTransport>,
     instance: HexName,
-    /// Tells when the broker is not wanted any more.
+    /// Tells when the broker is no longer wanted.
     stage: &'a StageSetter,
 }
 

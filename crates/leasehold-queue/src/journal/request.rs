@@ -1,5 +1,6 @@
 //! Requests to a broker, and its answers.
 
+use leasehold_core::ids::TaskTypes;
 use leasehold_core::journal::{
     ArchiveName, ClaimRequest, JournalTask, Operated, PurgeCursor, RenewRequest, RenewedClaim, SettleRequest,
     SubmitRequest,
@@ -7,7 +8,6 @@ use leasehold_core::journal::{
 use leasehold_core::new_task::Submitted;
 use leasehold_core::retention::{Purged, Retention};
 use leasehold_core::scan::DrainWait;
-use leasehold_core::ids::TaskTypes;
 use leasehold_core::{Event, HexName, LeaseId, Result, Task, TaskId, WorkerId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+use super::changes::{ChangePage, ChangePosition};
 use super::query::{StateAnswer, StateQuery};
 use super::status::{BrokerStatus, JournalWorker};
 
@@ -49,8 +50,10 @@ pub(super) enum BrokerRequest {
     StopClaims { source: HexName },
     /// Reports the state of the broker.
     Status { answer: AnswerTo<BrokerStatus> },
-    /// Lists the workers that the broker has heard of.
+    /// Lists the workers that have reported themselves.
     Workers { answer: AnswerTo<Vec<JournalWorker>> },
+    /// Reads the tasks that have changed after a place.
+    Changes { since: Option<ChangePosition>, answer: AnswerTo<ChangePage> },
     /// Tells the broker about a worker.
     Report(WorkerReport),
     /// Shuts the broker down: it commits what was decided, and releases its lease.

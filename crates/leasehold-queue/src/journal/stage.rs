@@ -15,7 +15,9 @@ use tokio::sync::Notify;
 pub(super) enum BrokerStage {
     Opening,
     /// Requests are answered: by this process if it is the broker, otherwise by the broker that it is connected to.
-    Serving { is_broker: bool },
+    Serving {
+        is_broker: bool,
+    },
     Ended(BrokerEnd),
 }
 
@@ -60,7 +62,7 @@ impl StageSetter {
         self.0.changed.notify_waiters();
     }
 
-    /// Waits until the broker is not wanted any more.
+    /// Waits until the broker is no longer wanted.
     pub(super) async fn unwanted(&self) {
         let is_unwanted = || self.0.is_unwanted.load(Ordering::Acquire).then_some(());
         self.0.when(|_| is_unwanted()).await;
@@ -97,12 +99,13 @@ impl StageView {
 
     /// Waits until the broker serves, or has ended. Returns how it has ended.
     pub(super) async fn opened(&self) -> Option<BrokerEnd> {
-        self.0.when(|stage| match stage {
-            BrokerStage::Opening => None,
-            BrokerStage::Serving { .. } => Some(None),
-            BrokerStage::Ended(end) => Some(Some(end.clone())),
-        })
-        .await
+        self.0
+            .when(|stage| match stage {
+                BrokerStage::Opening => None,
+                BrokerStage::Serving { .. } => Some(None),
+                BrokerStage::Ended(end) => Some(Some(end.clone())),
+            })
+            .await
     }
 
     /// Waits until the broker has ended.

@@ -1,4 +1,4 @@
-//! The state of a broker, for people and dashboards: who it is, what it has done, and which workers it has heard of.
+//! The state of a broker, for people and dashboards: who it is, what it has done, and which workers have reported themselves.
 //!
 //! It is asked for over a connection, and costs no request to the store beside those that find the broker. It is kept in
 //! memory only: a new broker begins anew.
@@ -147,7 +147,7 @@ pub struct JournalWorker {
     pub slots: Option<u64>,
     /// Number of tasks that it holds.
     pub running: u64,
-    /// Time at which it was last heard; none if it has not been heard by this broker.
+    /// Time of its last report or renewal; none if this broker has had none.
     pub last_seen_at: Option<StoreTime>,
     /// Its state.
     pub state: JournalWorkerState,
@@ -157,14 +157,14 @@ pub struct JournalWorker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JournalWorkerState {
-    /// It was heard within the lease of its claims.
+    /// It has reported itself, or has renewed a claim, within the lease of its claims.
     Alive,
     /// It claims no more tasks, and waits for those that run.
     Stopping,
-    /// It was not heard for the lease of its claims.
+    /// It has done neither for the lease of its claims.
     Dead,
-    /// It holds tasks, and this broker has not heard it yet.
-    Unheard,
+    /// It holds tasks, and has not reported itself to this broker yet.
+    Unknown,
 }
 
 impl JournalWorkerState {
@@ -175,7 +175,7 @@ impl JournalWorkerState {
             Self::Alive => "alive",
             Self::Stopping => "stopping",
             Self::Dead => "dead",
-            Self::Unheard => "unheard",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -193,7 +193,7 @@ impl BrokerTerm {
         self.line.is_broker()
     }
 
-    /// Waits until this process is not the broker any more, or has lost its connection to the broker.
+    /// Waits until this process is no longer the broker, or has lost its connection to the broker.
     pub async fn ended(&self) {
         self.line.ended().await;
     }
@@ -218,7 +218,7 @@ impl JournalQueue {
         }
     }
 
-    /// Workers that the broker has heard of, or that hold tasks, by id; none if no broker can be reached. Requests: those that find the
+    /// Workers that have reported themselves to the broker, or that hold tasks, by id; none if no broker can be reached. Requests: those that find the
     /// broker.
     pub async fn workers(&self) -> Result<Option<Vec<JournalWorker>>> {
         self.broker.ask_serving(|answer| BrokerRequest::Workers { answer }).await.transpose()

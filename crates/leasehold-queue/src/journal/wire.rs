@@ -28,6 +28,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+use super::changes::{ChangePage, ChangePosition};
 use super::query::{StateAnswer, StateQuery};
 use super::request::{AnswerTo, BrokerRequest, ClaimAnswer, ClaimPoll, Freshness, PurgePlace, WorkerReport};
 
@@ -49,6 +50,7 @@ enum Call {
     StopClaims(HexName),
     Status,
     Workers,
+    Changes { since: Option<ChangePosition> },
     Report(WorkerReport),
 }
 
@@ -150,6 +152,9 @@ pub(super) fn encode_call(id: u64, request: BrokerRequest) -> Option<(Bytes, Rem
         BrokerRequest::StopClaims { source } => (Call::StopClaims(source), RemoteAnswer::ignored()),
         BrokerRequest::Status { answer } => (Call::Status, plain(answer)),
         BrokerRequest::Workers { answer } => (Call::Workers, plain(answer)),
+        BrokerRequest::Changes { since, answer } => {
+            (Call::Changes { since }, RemoteAnswer::of(answer, read_changes))
+        }
         BrokerRequest::Report(report) => (Call::Report(report), RemoteAnswer::ignored()),
         BrokerRequest::Close => return None,
     };
@@ -233,6 +238,7 @@ pub(super) fn decode_call(
         Call::StopClaims(source) => (BrokerRequest::StopClaims { source }, acknowledged(id)),
         Call::Status => serve(id, json, |answer| BrokerRequest::Status { answer }),
         Call::Workers => serve(id, json, |answer| BrokerRequest::Workers { answer }),
+        Call::Changes { since } => serve(id, changes, |answer| BrokerRequest::Changes { since, answer }),
         Call::Report(report) => (BrokerRequest::Report(report), acknowledged(id)),
     })
 }
@@ -410,6 +416,26 @@ fn read_operated(content: Content) -> Result<Operated> {
         None => Operated::Done(task),
         Some(why) => Operated::Rejected(why, task),
     })
+}
+
+/// A [`ChangePage`] without its tasks.
+#[derive(Serialize, Deserialize)]
+struct ChangeContent {
+    position: ChangePosition,
+    is_gap: bool,
+    gone: Vec<TaskId>,
+    has_more: bool,
+}
+
+fn changes(page: &ChangePage) -> Result<Content> {
+    let ChangePage { position, is_gap, tasks, gone, has_more } = page;
+    let (position, gone) = (position.clone(), gone.clone());
+    with_tasks(ChangeContent { position, is_gap: *is_gap, gone, has_more: *has_more }, tasks)
+}
+
+fn read_changes(content: Content) -> Result<ChangePage> {
+    let (ChangeContent { position, is_gap, gone, has_more }, tasks) = content.read()?;
+    Ok(ChangePage { position, is_gap, tasks, gone, has_more })
 }
 
 /// A [`StateAnswer`] without its tasks.

@@ -1,8 +1,9 @@
-//! Workers that a broker has heard of, and its own state. Both are in memory only, and answered like reads.
+//! Workers that have reported themselves to a broker, and its own state. Both are in memory only, and answered like reads.
 //!
 //! A worker reports itself a few times within the lease of its claims, and its renewals count as well: they come from a thread
 //! that no handler can block.
 
+use leasehold_core::ids::TaskTypes;
 use leasehold_core::{HexName, Result, StoreTime, WorkerId};
 use leasehold_store::host::{Instant, resident_bytes};
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use super::Broker;
 use crate::journal::request::{AnswerTo, HeldAnswer, WorkerReport, WorkerStage};
 use crate::journal::status::{BrokerHolder, BrokerStatus, JournalWorker, JournalWorkerState};
 
-/// Time for which a worker that is not heard any more is shown.
+/// Time for which a worker that no longer reports itself is shown.
 const SHOWN_FOR: Duration = Duration::from_hours(1);
 /// Maximum number of workers that a broker remembers. More than may be connected to it.
 const WORKERS_MAX: usize = 10_000;
@@ -20,12 +21,12 @@ const WORKERS_MAX: usize = 10_000;
 /// Workers by id, and by source of tasks: two processes may use one id.
 #[derive(Default)]
 pub(super) struct WorkerTable {
-    workers: BTreeMap<(WorkerId, HexName), HeardWorker>,
+    workers: BTreeMap<(WorkerId, HexName), ReportedWorker>,
 }
 
-struct HeardWorker {
+struct ReportedWorker {
     report: WorkerReport,
-    heard_at: Instant,
+    seen_at: Instant,
 }
 
 impl WorkerTable {
@@ -37,28 +38,28 @@ impl WorkerTable {
             return;
         }
         if !self.workers.contains_key(&key) {
-            self.workers.retain(|_, worker| now.since(worker.heard_at) < SHOWN_FOR);
+            self.workers.retain(|_, worker| now.since(worker.seen_at) < SHOWN_FOR);
             if self.workers.len() >= WORKERS_MAX {
-                let oldest = self.workers.iter().min_by_key(|(_, worker)| worker.heard_at.boot_ns);
+                let oldest = self.workers.iter().min_by_key(|(_, worker)| worker.seen_at.boot_ns);
                 if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
                     self.workers.remove(&oldest);
                 }
             }
         }
-        self.workers.insert(key, HeardWorker { report, heard_at: now });
+        self.workers.insert(key, ReportedWorker { report, seen_at: now });
     }
 
     /// Notes that a worker has renewed a claim.
-    pub(super) fn heard(&mut self, worker: &WorkerId, now: Instant) {
+    pub(super) fn renewed(&mut self, worker: &WorkerId, now: Instant) {
         let first = (worker.clone(), HexName::from_random(0));
         let same = self.workers.range_mut(first..).take_while(|((id, _), _)| id == worker);
         // With one id for two workers it is not known which of them it was.
-        same.for_each(|(_, heard)| heard.heard_at = now);
+        same.for_each(|(_, same)| same.seen_at = now);
     }
 
     fn list(&self, now: Instant, at: StoreTime, running: &BTreeMap<WorkerId, u64>) -> Vec<JournalWorker> {
-        let heard = self.workers.values().map(|HeardWorker { report, heard_at }| {
-            let silence = now.since(*heard_at);
+        let reported = self.workers.values().map(|ReportedWorker { report, seen_at }| {
+            let silence = now.since(*seen_at);
             JournalWorker {
                 worker_id: report.worker.clone(),
                 host: Some(report.host.clone()),
@@ -74,18 +75,18 @@ impl WorkerTable {
                 },
             }
         });
-        let is_heard = |id: &WorkerId| self.workers.keys().any(|(heard, _)| heard == id);
-        let unheard = running.iter().filter(|(id, _)| !is_heard(id)).map(|(id, running)| JournalWorker {
+        let is_reported = |id: &WorkerId| self.workers.keys().any(|(reported, _)| reported == id);
+        let unknown = running.iter().filter(|(id, _)| !is_reported(id)).map(|(id, running)| JournalWorker {
             worker_id: id.clone(),
             host: None,
             pid: None,
-            types: leasehold_core::ids::TaskTypes::all(),
+            types: TaskTypes::all(),
             slots: None,
             running: *running,
             last_seen_at: None,
-            state: JournalWorkerState::Unheard,
+            state: JournalWorkerState::Unknown,
         });
-        let mut all: Vec<_> = heard.chain(unheard).collect();
+        let mut all: Vec<_> = reported.chain(unknown).collect();
         all.sort_by(|one, other| one.worker_id.cmp(&other.worker_id));
         all
     }

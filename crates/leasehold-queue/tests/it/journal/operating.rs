@@ -1,5 +1,6 @@
 //! The broker, as people see it: its role, its state, and the workers that it knows.
 
+use futures::TryStreamExt;
 use leasehold_core::{Kind, Status};
 use leasehold_queue::{
     BrokerRole, FoundBroker, JournalWorkerState, LayoutName, LeaseState, Queue, QueueConfig,
@@ -7,7 +8,7 @@ use leasehold_queue::{
 use leasehold_store::Client;
 
 use super::{Journal, LEASE, TestWorker, submit};
-use crate::support::secs;
+use crate::support::{mins, secs};
 
 impl Journal {
     async fn process_as(&self, broker_role: BrokerRole) -> Queue {
@@ -94,7 +95,7 @@ async fn a_process_that_waits_for_the_lease_of_another_one_can_be_closed() {
     let journal = Journal::new();
     let (holder, waiting) = (journal.process().await, journal.process().await);
     submit(&holder).await;
-    // It does not renew its lease any more, and does not release it.
+    // It no longer renews its lease, and does not release it.
     drop(holder);
     let began = tokio::time::Instant::now();
     let (joined, ()) = tokio::join!(waiting.journal().unwrap().join_broker(), async {
@@ -132,11 +133,11 @@ async fn workers_are_known_until_they_end_and_dead_when_they_are_silent() {
     let TestWorker { source, slots } = working;
     slots.close();
     source.close().await.unwrap();
-    assert!(listed().await.iter().all(|worker| worker.state == JournalWorkerState::Unheard));
+    assert!(listed().await.iter().all(|worker| worker.state == JournalWorkerState::Unknown));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_holds_tasks_is_listed_by_a_broker_that_has_not_heard_it() {
+async fn a_worker_that_holds_tasks_is_listed_by_a_broker_that_it_has_not_reported_to() {
     let journal = Journal::new();
     let first = journal.process().await;
     submit(&first).await;
@@ -147,5 +148,72 @@ async fn a_worker_that_holds_tasks_is_listed_by_a_broker_that_has_not_heard_it()
     submit(&second).await;
     let workers = second.journal().unwrap().workers().await.unwrap().unwrap();
     let [worker] = workers.as_slice() else { panic!("{workers:?}") };
-    assert_eq!((worker.state, worker.running, worker.slots), (JournalWorkerState::Unheard, 1, None));
+    assert_eq!((worker.state, worker.running, worker.slots), (JournalWorkerState::Unknown, 1, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_are_read_after_a_place_without_a_request_to_the_store() {
+    let journal = Journal::new();
+    let queue = journal.process().await;
+    let before = submit(&queue).await;
+    let broker = queue.journal().unwrap();
+    let start = broker.changes(None).await.unwrap();
+    assert!(start.is_gap && start.tasks.is_empty() && !start.has_more);
+    let id = submit(&queue).await;
+    queue.cancel(&id).await.unwrap();
+    queue.cancel(&before).await.unwrap();
+    let sent = requests(&queue);
+    let page = broker.changes(Some(&start.position)).await.unwrap();
+    assert_eq!(requests(&queue), sent);
+    let seen: Vec<_> = page.tasks.iter().map(|task| (task.id, task.status())).collect();
+    assert_eq!(seen, [(id, Status::Cancelled), (before, Status::Cancelled)]);
+    assert!(!page.is_gap && !page.has_more);
+    let page = broker.changes(Some(&page.position)).await.unwrap();
+    assert!(!page.is_gap && page.tasks.is_empty());
+    let live: Vec<_> = broker.live_tasks().try_collect().await.unwrap();
+    assert_eq!(live.len(), 2);
+    // A page has a thousand changes.
+    let submits = (0..1_500).map(|number| queue.submit("count", number));
+    let submitted: Vec<_> = queue.submit_many(submits).try_collect().await.unwrap();
+    let first = broker.changes(Some(&page.position)).await.unwrap();
+    let second = broker.changes(Some(&first.position)).await.unwrap();
+    assert!(first.has_more && !second.has_more);
+    assert_eq!(first.tasks.len() + second.tasks.len(), submitted.len());
+    // The next broker knows nothing of the place.
+    queue.close().await.unwrap();
+    submit(&queue).await;
+    assert!(broker.changes(Some(&second.position)).await.unwrap().is_gap);
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_are_read_from_the_log_without_a_broker() {
+    let journal = Journal::new();
+    let (writer, reader) = (journal.process().await, journal.process().await);
+    submit(&writer).await;
+    let reading = reader.journal().unwrap();
+    let start = reading.changes(None).await.unwrap();
+    let id = submit(&writer).await;
+    let sent = requests(&reader);
+    let page = reading.changes(Some(&start.position)).await.unwrap();
+    assert_eq!(page.tasks.iter().map(|task| task.id).collect::<Vec<_>>(), [id]);
+    assert!(requests(&reader) - sent <= 4, "{} requests", requests(&reader) - sent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_task_that_was_archived_since_is_gone() {
+    let journal = Journal::new();
+    let queue = journal.process().await;
+    let id = submit(&queue).await;
+    let broker = queue.journal().unwrap();
+    let start = broker.changes(None).await.unwrap();
+    queue.cancel(&id).await.unwrap();
+    tokio::time::sleep(mins(6)).await;
+    // A snapshot is due only after a change, and before it tasks are archived.
+    let later = submit(&queue).await;
+    tokio::time::sleep(mins(10)).await;
+    let page = broker.changes(Some(&start.position)).await.unwrap();
+    assert_eq!((page.is_gap, page.gone), (false, vec![id]));
+    assert_eq!(page.tasks.iter().map(|task| task.id).collect::<Vec<_>>(), [later]);
+    let FoundBroker::Reached(status) = broker.find_broker().await.unwrap() else { panic!("it serves") };
+    assert_eq!((status.live_tasks, status.archived_tasks), (1, 1));
 }
