@@ -163,6 +163,7 @@ fn rates(commits: &CommitFigures) -> String {
     format!("{}, {:.1}/s{latency}", count(commits.commits, "commit", "commits"), commits.per_second())
 }
 
+#[expect(clippy::cast_precision_loss, reason = "it is shown with one decimal")]
 fn millis(micros: u64) -> String {
     format!("{:.1} ms", micros as f64 / 1_000.0)
 }
@@ -254,6 +255,7 @@ fn memory(status: &BrokerStatus) -> String {
     format!("{resident}, of which tasks {}", mib(status.body_bytes))
 }
 
+#[expect(clippy::cast_precision_loss, reason = "it is shown with one decimal")]
 fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / (1_024.0 * 1_024.0))
 }

@@ -66,7 +66,9 @@ pub(crate) async fn run_of_journal(
     let number = workers.len();
     workers.truncate(args.limit);
     if printer.is_json() {
-        workers.iter().for_each(|worker| line(json!(worker)));
+        for worker in &workers {
+            line(json!(worker));
+        }
     } else if workers.is_empty() {
         printer.note("no worker is connected to the broker");
     } else {

@@ -117,8 +117,8 @@ fn workers_of_a_journal_are_those_that_report_themselves_to_its_broker() {
     assert!(none.contains("no broker: ") && none.ends_with("--- exit code 75"), "{none}");
     let mut broker = broker(&fixture);
     broker.until("broker since ");
-    let note = output_of(&mut fixture.command(&["workers"]));
-    assert!(note.contains("no worker is connected to the broker"), "{note}");
+    let idle = output_of(&mut fixture.command(&["workers"]));
+    assert!(idle.contains("no worker is connected to the broker"), "{idle}");
     let args =
         ["worker", "--id", "ada", "--exec", "slow=sleep 600", "--concurrency", "3", "--lease-secs", "3"];
     let ada = RunningCommand::start(fixture.command(&args));

@@ -87,6 +87,7 @@ impl JournalQueue {
 
     /// Lists the live tasks, in the order of their ids: all but those that have ended more than some minutes ago. Requests: none while
     /// the broker can be reached.
+    #[must_use]
     pub fn live_tasks(&self) -> BoxStream<'_, Result<Task>> {
         pages(move |first| async move {
             let query = StateQuery::List { filter: Filter::default(), first };

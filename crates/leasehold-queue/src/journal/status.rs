@@ -109,6 +109,7 @@ pub struct CommitFigures {
     pub p99_us: Option<u64>,
 }
 
+#[expect(clippy::cast_precision_loss, reason = "counts below 2^52 are exact")]
 impl CommitFigures {
     /// Commits per second.
     #[must_use]
@@ -209,13 +210,11 @@ impl JournalQueue {
     /// Finds the broker and asks for its state, without becoming the broker. Requests: 1 get, none if this process is the broker or
     /// connected to it; 1 get more if none can be reached.
     pub async fn find_broker(&self) -> Result<FoundBroker> {
-        match self.broker.ask_serving(|answer| BrokerRequest::Status { answer }).await {
-            Some(status) => Ok(FoundBroker::Reached(Box::new(status?))),
-            None => {
-                let lease = lease::read(&self.client).await?;
-                Ok(FoundBroker::Unreached(lease.as_ref().map(BrokerHolder::of).transpose()?))
-            }
+        if let Some(status) = self.broker.ask_serving(|answer| BrokerRequest::Status { answer }).await {
+            return Ok(FoundBroker::Reached(Box::new(status?)));
         }
+        let lease = lease::read(&self.client).await?;
+        Ok(FoundBroker::Unreached(lease.as_ref().map(BrokerHolder::of).transpose()?))
     }
 
     /// Workers that have reported themselves to the broker, or that hold tasks, by id; none if no broker can be reached. Requests: those that find the
