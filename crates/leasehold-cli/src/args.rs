@@ -7,7 +7,7 @@ mod reference;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::commands::{
-    artifact, cost, dashboard, get, leases, list, migrate, operate, outpost, overview, quarantine,
+    artifact, broker, cost, dashboard, get, leases, list, migrate, operate, outpost, overview, quarantine,
     serve_pieces, submit, submit_many, tail, transfer, up, worker, workers,
 };
 
@@ -72,6 +72,9 @@ pub(crate) enum Command {
     /// Recover tasks of crashed workers, clean up the index and expire tasks, without running any
     #[command(after_help = "Example:\n  leasehold monitor --store s3://my-bucket/tasks")]
     Monitor,
+    /// Be the broker of a queue with the layout `journal`, or wait to become it, without running any tasks
+    #[command(after_help = "Example:\n  leasehold broker --store s3://my-bucket/tasks")]
+    Broker(broker::BrokerArgs),
     /// List tasks, newest first
     #[command(after_help = "Example:\n  leasehold list --status failed --type resize --sort updated")]
     List(list::ListArgs),
@@ -127,7 +130,7 @@ pub(crate) enum Command {
         after_help = "Example:\n  leasehold shards --json | jq -r 'select(.state == \"free\") | .shards'"
     )]
     Shards,
-    /// List workers that lease shards or have an inbox, with lease expiry and inbox size
+    /// List workers: those that lease shards or have an inbox; in the layout `journal` those that report themselves to the broker
     #[command(after_help = "Example:\n  leasehold workers --store s3://my-bucket/tasks")]
     Workers(workers::WorkersArgs),
     /// Manage leases on shards, worker ids and inboxes
@@ -185,9 +188,10 @@ pub(crate) enum Command {
 impl Command {
     /// True for a command that runs until it is stopped, and so handles signals itself.
     pub(crate) fn runs_until_stopped(&self) -> bool {
-        use Command::{Dashboard, Demo, Monitor, Outpost, ServePieces, Tail, Up, Worker};
+        use Command::{Broker, Dashboard, Demo, Monitor, Outpost, ServePieces, Tail, Up, Worker};
         use outpost::OutpostCommand;
         match self {
+            Broker(args) => args.command.is_none(),
             Outpost(args) => matches!(args.command, OutpostCommand::Run | OutpostCommand::Work(_)),
             _ => matches!(self, Dashboard(_) | Demo | Monitor | ServePieces(_) | Tail(_) | Up(_) | Worker(_)),
         }

@@ -1,6 +1,7 @@
 //! One file per command, or per family of commands.
 
 pub(crate) mod artifact;
+pub(crate) mod broker;
 mod config;
 #[cfg(feature = "cost")]
 pub(crate) mod cost;
@@ -15,6 +16,7 @@ pub(crate) mod get;
 mod guard;
 pub(crate) mod leases;
 pub(crate) mod list;
+mod live;
 pub(crate) mod migrate;
 pub(crate) mod operate;
 pub(crate) mod outpost;
@@ -39,7 +41,7 @@ use leasehold_broker::BrokerConnections;
 use leasehold_core::Error;
 use leasehold_core::limits::OPERATION_TIMEOUT;
 use leasehold_outpost::QueueType;
-use leasehold_queue::{ObjectQueue, Queue, QueueConfig};
+use leasehold_queue::{BrokerRole, ObjectQueue, Queue, QueueConfig};
 use leasehold_store::{Client, OpenMode, OpenOptions};
 use leasehold_worker::Shutdown;
 use std::ffi::OsString;
@@ -149,11 +151,15 @@ async fn run_on_queue(
     done.and(queue.close().await.map_err(Into::into))
 }
 
+/// Advice of a command about shards.
+const NO_SHARDS: &str = "its tasks are not divided into shards, because one process writes all of them";
+
 /// The queue in the layout `objects`, for a command that exists for this layout only.
-fn objects<'a>(queue: &'a Queue, command: &str) -> leasehold_core::Result<&'a ObjectQueue> {
+/// `advice` says what to use instead.
+fn objects<'a>(queue: &'a Queue, command: &str, advice: &str) -> leasehold_core::Result<&'a ObjectQueue> {
     queue.objects().map_err(|error| match queue.meta() {
         Some(meta) => Error::invalid(format!(
-            "`leasehold {command}` needs a queue with the layout `objects`, but this queue has the layout `{}`",
+            "`leasehold {command}` needs a queue with the layout `objects`, but this queue has the layout `{}`: {advice}",
             meta.layout
         )),
         None => error,
@@ -173,10 +179,8 @@ async fn run_command(
         Command::SubmitMany(args) => submit_many::run(queue, args, printer).await,
         Command::Up(args) => up::run(queue, &args, settings, printer, shutdown).await,
         Command::Worker(args) => worker::work(queue, &args, settings, printer, shutdown).await,
-        Command::Monitor => {
-            objects(queue, "monitor")?;
-            worker::monitor(queue, &settings.worker, printer, shutdown).await
-        }
+        Command::Broker(args) => broker::run(queue, &args, printer, &shutdown).await,
+        Command::Monitor => worker::monitor(queue, &settings.worker, printer, shutdown).await,
         Command::List(args) => list::run(queue, &args, printer).await,
         Command::Get(args) => get::get(queue, &args, printer).await,
         Command::History(args) => get::history(queue, &args, printer).await,
@@ -186,19 +190,31 @@ async fn run_command(
         Command::Reschedule(args) => operate::reschedule(queue, &args, printer).await,
         Command::Purge(args) => operate::purge(queue, &args, printer).await,
         Command::Check(args) => overview::check(queue, &args, printer).await,
-        Command::Quarantine(args) => quarantine::run(objects(queue, "quarantine")?, &args, printer).await,
+        Command::Quarantine(args) => {
+            let advice =
+                "`leasehold check` reports its corrupt parts; restore them from a backup of the store";
+            quarantine::run(objects(queue, "quarantine", advice)?, &args, printer).await
+        }
         Command::MigrateShards(args) => {
-            migrate::run(objects(queue, "migrate-shards")?, &args, printer, &shutdown).await
+            let queue = objects(queue, "migrate-shards", NO_SHARDS)?;
+            migrate::run(queue, &args, printer, &shutdown).await
         }
         Command::Export => transfer::export(queue, printer).await,
         Command::Import(args) => transfer::import(queue, &args, printer).await,
         Command::Stats(args) => overview::stats(queue, &args, printer).await,
-        Command::Shards => shards::run(objects(queue, "shards")?, printer).await,
-        Command::Workers(args) => workers::run(objects(queue, "workers")?, &args, printer).await,
+        Command::Shards => shards::run(objects(queue, "shards", NO_SHARDS)?, printer).await,
+        Command::Workers(args) => match queue.journal() {
+            Ok(journal) => workers::run_of_journal(queue, journal, &args, printer).await,
+            Err(_) => workers::run(queue.objects()?, &args, printer).await,
+        },
         Command::Leases { command: LeasesCommand::Break(args) } => {
-            leases::run_break(objects(queue, "leases break")?, &args, printer).await
+            let advice = "its only lease is that of the broker, which expires by itself; `leasehold broker status` shows it";
+            leases::run_break(objects(queue, "leases break", advice)?, &args, printer).await
         }
-        Command::Dashboard(_) => dashboard::run(queue, settings, printer, shutdown).await,
+        Command::Dashboard(_) => {
+            objects(queue, "dashboard", dashboard::ADVICE)?;
+            dashboard::run(queue, settings, printer, shutdown).await
+        }
         Command::Tail(args) => tail::run(queue, &args, printer, &shutdown).await,
         Command::Artifact { .. }
         | Command::Outpost(_)
@@ -228,6 +244,9 @@ fn flags(global: &Global, command: &Command) -> Flags {
             with_worker_flags(flags, &up.work)
                 .with("--dashboard-port", "dashboard.port", up.dashboard_port)
                 .with("--allow-actions", "dashboard.allow_actions", actions)
+        }
+        Command::Broker(args) if args.command.is_none() => {
+            flags.with("leasehold broker", "broker.role", Some(BrokerRole::Only.name()))
         }
         Command::Outpost(args) => {
             let flags = flags.with("--campaign", "queue.campaign", args.campaign.as_deref()).with(
@@ -266,6 +285,7 @@ fn with_worker_flags(flags: Flags, work: &worker::WorkerArgs) -> Flags {
         .with("--shard-range", "worker.shard_range", work.shard_range.as_deref())
         .with("--shard-leasing", "worker.shard_leasing.enabled", work.shard_leasing.then_some(true))
         .with("--lease-secs", "worker.lease_secs", work.lease_secs)
+        .with("--broker-role", "broker.role", work.broker_role.as_deref())
         .with("--serve-pieces", "pieces.serve", work.serve_pieces.then_some(true))
 }
 
@@ -319,6 +339,7 @@ fn open_mode(command: &Command, settings: &Settings) -> OpenMode {
         | Command::Shards
         | Command::Workers(_)
         | Command::Tail(_) => OpenMode::Read,
+        Command::Broker(args) if args.command.is_some() => OpenMode::Read,
         Command::Check(check) if !check.repair => OpenMode::Read,
         Command::Dashboard(_) if !settings.dashboard.allows_actions => OpenMode::Read,
         _ => OpenMode::Write,
@@ -330,6 +351,7 @@ pub(crate) fn config(settings: &typed::QueueSettings, by: &str) -> QueueConfig {
         shard_prefix_len: settings.shard_len.map(leasehold_core::ShardLen::digits),
         by: by.into(),
         direct: settings.direct.clone(),
+        broker_role: settings.broker_role,
         transport: Some(Arc::new(BrokerConnections::new(socket_directory(), settings.broker_listen))),
         ..QueueConfig::default()
     }

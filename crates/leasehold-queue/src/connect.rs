@@ -7,9 +7,10 @@
 //! one.
 
 use leasehold_core::limits::{QUEUE_META_MAX_AGE, QUEUE_META_REFRESH_INTERVAL};
-use leasehold_core::{Now, Result, ShardLen, StepContext, TaskId, keys};
+use leasehold_core::{Error, Now, Result, ShardLen, StepContext, TaskId, keys};
 use leasehold_store::{Client, FolderOptions, FolderStore, Host, OpenMode, OpenOptions, SystemHost};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -70,6 +71,8 @@ pub struct QueueConfig {
     pub meta_max_age: Duration,
     /// Snapshots of a broker, in the journal layout.
     pub snapshots: SnapshotLimits,
+    /// Part of this process in the broker, in the journal layout.
+    pub broker_role: BrokerRole,
     /// Transport between the processes of a queue in the journal layout. Without one, a process can only
     /// read while another process is the broker.
     pub transport: Option<Arc<dyn BrokerTransport>>,
@@ -89,8 +92,43 @@ impl Default for QueueConfig {
             meta_refresh_interval: QUEUE_META_REFRESH_INTERVAL,
             meta_max_age: QUEUE_META_MAX_AGE,
             snapshots: SnapshotLimits::default(),
+            broker_role: BrokerRole::Auto,
             transport: None,
         }
+    }
+}
+
+/// Part of a process in the broker of a queue in the journal layout.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum BrokerRole {
+    /// It becomes the broker if there is none.
+    #[default]
+    Auto,
+    /// It never becomes the broker. Without one it only reads; everything else is an error of kind unavailable.
+    Never,
+    /// It becomes the broker if there is none, and runs no handlers.
+    Only,
+}
+
+impl BrokerRole {
+    /// Name of the role in settings.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Never => "never",
+            Self::Only => "only",
+        }
+    }
+}
+
+impl FromStr for BrokerRole {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        [Self::Auto, Self::Never, Self::Only].into_iter().find(|role| role.name() == text).ok_or_else(|| {
+            Error::invalid(format!("unknown role `{text}` of a broker; use auto, never or only"))
+        })
     }
 }
 

@@ -127,6 +127,11 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
         ))
     }
 
+    /// The queue in the journal layout: its broker, and the workers that it knows.
+    fn journal(&self) -> Result<&JournalQueue> {
+        Err(self.unsupported("give access to a broker, which only the layout `journal` has"))
+    }
+
     /// `queue.json` as it was when this client connected; none in a layout without one.
     fn meta(&self) -> Option<&QueueMeta> {
         None

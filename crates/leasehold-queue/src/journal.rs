@@ -21,16 +21,18 @@
 //! | `commit` | the commit that is being filled, and the answers that wait for it |
 //! | `request` | requests to a broker, and its answers |
 //! | `source` | source of tasks for workers |
-//! | `stage` | stages in the life of a broker |
+//! | `stage`, `status` | stages in the life of a broker; its state, for people |
 //! | `transport`, `wire` | connections to other processes, and the lines on them |
 //! | `service`, `remote` | clients of a broker, and a broker in another process |
 //! | `query` | reads of the state |
+//! | `changes` | tasks that have changed lately |
 //! | `follow` | reading without the lease |
 //! | `snapshot` | the live tasks in chunks, so that a replay is short |
 //! | `check`, `damage` | missing and corrupt parts: all of them, and what to do |
 
 mod archive;
 mod broker;
+mod changes;
 mod check;
 mod commit;
 mod damage;
@@ -48,17 +50,21 @@ mod service;
 mod snapshot;
 mod source;
 mod stage;
+mod status;
 mod transport;
 mod wire;
 
 pub use self::broker::maintenance::SnapshotLimits;
+pub use self::changes::{ChangePage, ChangePosition};
+pub use self::status::{
+    BrokerHolder, BrokerStatus, BrokerTerm, CommitFigures, FoundBroker, JournalWorker, JournalWorkerState,
+};
 pub use self::transport::{
     AcceptedClient, BrokerAddress, BrokerListener, BrokerTransport, ClientAccess, LeaseSecret, LineChannel,
     NetworkAddress, PreparedListener,
 };
 use leasehold_core::Result;
 pub use leasehold_core::journal::ArchiveLimits;
-use leasehold_core::journal::JournalState;
 use leasehold_store::Client;
 use std::sync::Arc;
 use tokio::sync::Mutex;
@@ -106,16 +112,16 @@ impl JournalQueue {
         let request = move |answer| BrokerRequest::Read { query: asked, freshness, answer };
         match self.broker.ask_serving(request).await {
             Some(answer) => answer,
-            None => self.follow(|state| query.answer(state)).await,
+            None => self.follow(|follower| query.answer(&follower.state)).await,
         }
     }
 
     /// Reads the state without the lease.
-    async fn follow<T>(&self, read: impl FnOnce(&JournalState) -> Result<T>) -> Result<T> {
+    async fn follow<T>(&self, read: impl FnOnce(&Follower) -> Result<T>) -> Result<T> {
         let mut following = self.follower.lock().await;
         let follower = Follower::follow(following.take(), &self.client, &self.broker.home().log).await?;
         let follower = following.insert(follower);
         follower.state.advance(self.client.known_now()?);
-        read(&follower.state)
+        read(follower)
     }
 }

@@ -68,15 +68,17 @@ pub mod update;
 
 pub use bell::{Bell, BellChange};
 pub use claim::{ClaimOutcome, Claimed, Settlement, Unclaimed};
-pub use connect::{ObjectQueue, Place, QueueConfig};
+pub use connect::{BrokerRole, ObjectQueue, Place, QueueConfig};
 pub use discover::IndexHit;
 pub use front::{Queue, QueueLayout, Submit, Submitted};
 pub use holders::{LeaseInfo, LeaseState, WorkerLeaseKind};
 pub use inbox::{DirectDispatch, Selection};
 pub use inspect::{Filter, ListedTask, Stats};
 pub use journal::{
-    AcceptedClient, ArchiveLimits, BrokerAddress, BrokerListener, BrokerTransport, ClientAccess,
-    JournalQueue, LeaseSecret, LineChannel, NetworkAddress, PreparedListener, SnapshotLimits,
+    AcceptedClient, ArchiveLimits, BrokerAddress, BrokerHolder, BrokerListener, BrokerStatus, BrokerTerm,
+    BrokerTransport, ChangePage, ChangePosition, ClientAccess, CommitFigures, FoundBroker, JournalQueue,
+    JournalWorker, JournalWorkerState, LeaseSecret, LineChannel, NetworkAddress, PreparedListener,
+    SnapshotLimits,
 };
 pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, read_lease};
 pub use meta::{LayoutName, QueueMeta};

@@ -101,7 +101,8 @@ impl QueueMeta {
     fn check(&self, config: &QueueConfig) -> Result<()> {
         if let Some(wanted) = config.layout.filter(|wanted| *wanted != self.layout) {
             return Err(Error::invalid(format!(
-                "this queue has the layout `{}`, not `{wanted}`; open it without a layout, or use another store",
+                "this queue has the layout `{}`, not `{wanted}`; use a store without a queue, or move its tasks with \
+                 `leasehold export` and `import`",
                 self.layout
             )));
         }

@@ -250,6 +250,12 @@ impl Slots {
         is_taken.then(|| Slot { slots: self.clone(), id })
     }
 
+    /// Number of slots.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
     /// Number of free slots.
     #[must_use]
     pub fn free(&self) -> usize {

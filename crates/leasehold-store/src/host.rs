@@ -66,6 +66,15 @@ impl fmt::Display for HostProcess {
     }
 }
 
+/// Memory of this process in bytes, as the kernel counts it; none if it does not tell.
+#[must_use]
+pub fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1_024)
+}
+
 /// Handle to concurrent work. Await it, or drop it to stop the work.
 pub struct Running {
     end: BoxFuture<'static, End>,

@@ -5,10 +5,11 @@ mod bucket;
 mod hostile;
 mod hosts;
 mod intruders;
+mod operating;
 mod sharing;
 
 use leasehold_broker::BrokerConnections;
-use leasehold_queue::{LayoutName, Place, Queue, QueueConfig};
+use leasehold_queue::{BrokerRole, LayoutName, Place, Queue, QueueConfig};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -29,9 +30,14 @@ impl SharedFolder {
 
     /// A queue with a connection of its own.
     async fn process(&self, by: &str) -> Queue {
+        self.process_as(by, BrokerRole::Auto).await
+    }
+
+    async fn process_as(&self, by: &str, broker_role: BrokerRole) -> Queue {
         let transport = Some(Arc::new(BrokerConnections::new(self.path().join("of-user"), None)) as _);
         let layout = Some(LayoutName::Journal);
-        let config = QueueConfig { layout, by: by.to_owned(), transport, ..QueueConfig::default() };
+        let config =
+            QueueConfig { layout, by: by.to_owned(), broker_role, transport, ..QueueConfig::default() };
         let place = Place::Folder(self.path().join("queue"));
         Queue::with_config(place, config).await.unwrap()
     }

@@ -8,9 +8,13 @@ use leasehold_worker::Shutdown;
 use serde_json::json;
 use std::net::SocketAddr;
 
+use super::objects;
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
 use crate::settings::kind::Value;
+
+/// Advice for a queue in the layout `journal`.
+pub(super) const ADVICE: &str = "`leasehold broker status`, `workers`, `stats` and `tail` show it";
 
 /// Number of ports that `up` tries.
 const PORTS: u16 = 20;
@@ -63,7 +67,7 @@ pub(super) async fn start_beside_worker(
     settings: &Settings,
     printer: &Printer,
 ) -> anyhow::Result<Option<Dashboard>> {
-    if let Err(error) = queue.objects() {
+    if let Err(error) = objects(queue, "dashboard", ADVICE) {
         printer.note(&format!("dashboard not started: {error}"));
         return Ok(None);
     }

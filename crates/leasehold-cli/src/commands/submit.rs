@@ -83,6 +83,9 @@ pub(crate) async fn run(
     settings: &PiecesSettings,
     printer: &Printer,
 ) -> anyhow::Result<()> {
+    if args.direct {
+        super::objects(queue, "submit --direct", NO_INBOXES)?;
+    }
     let key = args.task.key.clone();
     let mut task = new_task(&args.task)?;
     publish_files(queue, &mut task.artifacts, args, settings, printer).await?;
@@ -138,6 +141,9 @@ impl SubmitArgs {
         Ok(&self.task)
     }
 }
+
+/// Advice for `--direct` on a queue in the layout `journal`.
+pub(super) const NO_INBOXES: &str = "its broker gives each task to a worker that waits; remove --direct";
 
 /// Refuses options that have no effect on an outpost, if they are given.
 pub(super) fn refuse_on_outpost(options: &[(bool, &str)]) -> Result<()> {

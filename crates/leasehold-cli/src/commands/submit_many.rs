@@ -34,6 +34,9 @@ pub(crate) struct SubmitManyArgs {
 }
 
 pub(crate) async fn run(queue: &Queue, args: SubmitManyArgs, printer: &Printer) -> anyhow::Result<()> {
+    if args.direct {
+        super::objects(queue, "submit-many --direct", super::submit::NO_INBOXES)?;
+    }
     let source: Box<dyn Read> = if args.file == "-" {
         Box::new(std::io::stdin())
     } else {

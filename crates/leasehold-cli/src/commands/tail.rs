@@ -1,6 +1,6 @@
 //! `leasehold tail`: prints tasks as they change.
 //!
-//! A scan lists all tasks with their timestamps, one request per thousand, and reads only those written since the last
+//! In the layout `objects`, a scan lists all tasks with their timestamps, one request per thousand, and reads only those written since the last
 //! scan. Three cases need care:
 //!
 //! * A list is not a snapshot. A task that changes behind the cursor gets a later timestamp than all tasks read
@@ -11,12 +11,14 @@
 //! The revision decides whether a task has changed. Only tasks within the overlap are remembered. If the store's timestamps
 //! jump back by more than the overlap, changes are missed until the timestamps have caught up.
 
+mod journal;
+
 use clap::Args;
 use futures::future::{Either, select};
 use futures::{StreamExt, stream};
 use leasehold_core::{Kind, Result, StoreTime, Task, TaskId, keys};
-use leasehold_queue::Queue;
 use leasehold_queue::inspect::READS_AT_ONCE;
+use leasehold_queue::{Filter, Queue};
 use leasehold_store::host::Instant;
 use leasehold_store::{List, ListEntry, Purpose};
 use leasehold_worker::Shutdown;
@@ -24,6 +26,7 @@ use leasehold_worker::shutdown::Stage;
 use std::collections::HashMap;
 use std::time::Duration;
 
+use self::journal::JournalTail;
 use super::list::Rows;
 use crate::durations::duration;
 use crate::printer::Printer;
@@ -64,6 +67,20 @@ pub(crate) async fn run(
 
 async fn follow(queue: &Queue, every: Duration, all: bool, printer: &Printer) -> Result<()> {
     let mut rows = Rows::new(queue, printer);
+    if let Ok(journal) = queue.journal() {
+        let mut tail = JournalTail::from_now(journal).await?;
+        if all {
+            let mut tasks = queue.list(Filter::default());
+            while let Some(task) = tasks.next().await {
+                rows.print(&task?);
+            }
+        }
+        printer.note(&watching(queue));
+        loop {
+            queue.host().sleep(every).await;
+            tail.scan(|task| rows.print(task)).await?;
+        }
+    }
     let mut tail = TailState::from_now(queue).await?;
     if all {
         tail.from = StoreTime::from_millis(i64::MIN);
@@ -71,11 +88,15 @@ async fn follow(queue: &Queue, every: Duration, all: bool, printer: &Printer) ->
     } else {
         tail.scan(printer, |_| ()).await?;
     }
-    printer.note(&format!("watching {}; Ctrl-C stops it", queue.describe()));
+    printer.note(&watching(queue));
     loop {
         queue.host().sleep(every).await;
         tail.scan(printer, |task| rows.print(task)).await?;
     }
+}
+
+fn watching(queue: &Queue) -> String {
+    format!("watching {}; Ctrl-C stops it", queue.describe())
 }
 
 /// State of the scans so far.

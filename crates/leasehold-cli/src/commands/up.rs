@@ -1,5 +1,6 @@
 //! `leasehold up`: runs a queue with one command. Creates the queue if there is none, runs programs for its tasks, runs
-//! the maintenance duties of `monitor`, and shows the progress on one line and on the dashboard.
+//! the maintenance duties of `monitor`, and shows the progress on one line and on the dashboard. In the layout `journal` the broker
+//! does the maintenance; without programs only the broker is held.
 //!
 //! Everything that runs beside the worker belongs into [`run_beside`]. It ends with the worker, not when the worker is
 //! asked to stop, so that the tasks that still run can be watched.
@@ -9,9 +10,8 @@
 
 use clap::Args;
 use futures::future::{BoxFuture, Either, FutureExt, select};
-use indicatif::ProgressBar;
-use leasehold_core::Result;
-use leasehold_queue::{Queue, Stats};
+use leasehold_core::{Error, Result};
+use leasehold_queue::{BrokerRole, JournalQueue, Queue, Stats};
 use leasehold_store::host::Instant;
 use leasehold_store::{Client, Snapshot};
 use leasehold_web::Dashboard;
@@ -21,18 +21,15 @@ use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::time::Duration;
 
-use super::dashboard;
+use super::live::{ProgressDisplay, ShownProgress};
 use super::serve_pieces::AnnouncedServer;
 use super::stopping::{STOP_HINT, run_with_stop_notes};
 use super::until_empty::EmptyWaitReporter;
 use super::worker::{self, ProgramArgs, WorkerArgs};
-use crate::printer::{Printer, line};
+use super::{broker, dashboard};
+use crate::printer::Printer;
 use crate::settings::Settings;
 
-/// Interval at which the live line is redrawn.
-const DRAW_EVERY: Duration = Duration::from_millis(250);
-/// Minimum interval between two printed lines.
-const LOG_EVERY: Duration = Duration::from_secs(5);
 /// Interval between two counts of the index while tasks change, and while none do: at least four lists for each count,
 /// six cents a day at the longest interval.
 const COUNT_MIN: Duration = Duration::from_secs(1);
@@ -60,6 +57,11 @@ pub(crate) async fn run(
     printer: &Printer,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
+    if args.exec.is_empty()
+        && let Ok(journal) = queue.journal()
+    {
+        return hold_broker(queue, journal, *no_dashboard, settings, printer, &shutdown).await;
+    }
     let name = worker::worker_id(queue, &settings.worker);
     let worker = worker::with_programs(queue, &name, args, settings, printer)?;
     print_start(queue, &name, args, printer);
@@ -82,6 +84,31 @@ pub(crate) async fn run(
     let counts = run_beside(running, watching.map(|ended| ended.factor_first().0).boxed()).await?;
     display.clear();
     Ok(worker::summary(queue, &name, &counts, printer)?)
+}
+
+/// Holds the broker of a journal beside the dashboard: without programs nothing else is to be done there.
+async fn hold_broker(
+    queue: &Queue,
+    journal: &JournalQueue,
+    no_dashboard: bool,
+    settings: &Settings,
+    printer: &Printer,
+    shutdown: &Shutdown,
+) -> anyhow::Result<()> {
+    if settings.queue.broker_role == BrokerRole::Never {
+        return Err(Error::invalid(
+            "`up` without --exec only holds the broker, but `broker.role` is `never`; add --exec, or set the role to `auto`",
+        )
+        .into());
+    }
+    printer.note(&format!("broker of {}; Ctrl-C hands over to another process", queue.describe()));
+    printer.note("holding the broker only; to run tasks, add --exec 'TYPE=PROGRAM ARGS' for each type");
+    let dashboard =
+        if no_dashboard { None } else { dashboard::start_beside_worker(queue, settings, printer).await? };
+    match select(broker::hold(journal, printer, shutdown).boxed(), serve(dashboard).boxed()).await {
+        Either::Left((held, _)) => Ok(held?),
+        Either::Right((never, _)) => match never {},
+    }
 }
 
 fn print_start(queue: &Queue, name: &str, args: &ProgramArgs, printer: &Printer) {
@@ -113,7 +140,10 @@ async fn serve(dashboard: Option<Dashboard>) -> Infallible {
     std::future::pending().await
 }
 
-async fn show_progress(reader: &mut ProgressReader<'_>, display: &mut ProgressDisplay) -> Infallible {
+async fn show_progress(
+    reader: &mut ProgressReader<'_>,
+    display: &mut ProgressDisplay<ProgressCounts>,
+) -> Infallible {
     let host = reader.queue.host();
     loop {
         display.show(&reader.read().await);
@@ -139,7 +169,13 @@ struct ProgressCounts {
     waits_for: Option<DrainWait>,
 }
 
-impl Progress {
+impl ShownProgress for Progress {
+    type Figures = ProgressCounts;
+
+    fn figures(&self) -> ProgressCounts {
+        self.counts
+    }
+
     fn text(&self) -> String {
         let ProgressCounts { due, scheduled, running, completed, failed, waits_for } = self.counts;
         let stage = if self.stage == Stage::Running { "" } else { "stopping: " };
@@ -226,46 +262,6 @@ impl<'a> ProgressReader<'a> {
             }
             // The worker retries its own requests. Until the next count, the display is stale.
             Err(error) => tracing::warn!(%error, "failed to count tasks, retrying"),
-        }
-    }
-}
-
-/// Output of the progress: one live line on a terminal, else one line for each change.
-enum ProgressDisplay {
-    Live(ProgressBar),
-    Log { json: bool, last: Option<ProgressCounts> },
-}
-
-impl ProgressDisplay {
-    fn new(printer: &Printer) -> Self {
-        if printer.is_interactive() {
-            Self::Live(printer.live_line())
-        } else {
-            Self::Log { json: printer.is_json(), last: None }
-        }
-    }
-
-    fn every(&self) -> Duration {
-        match self {
-            Self::Live(_) => DRAW_EVERY,
-            Self::Log { .. } => LOG_EVERY,
-        }
-    }
-
-    fn show(&mut self, progress: &Progress) {
-        match self {
-            Self::Live(bar) => bar.set_message(progress.text()),
-            Self::Log { last, .. } if *last == Some(progress.counts) => {}
-            Self::Log { json, last } => {
-                *last = Some(progress.counts);
-                if *json { line(progress.json()) } else { line(progress.text()) }
-            }
-        }
-    }
-
-    fn clear(&self) {
-        if let Self::Live(bar) = self {
-            bar.finish_and_clear();
         }
     }
 }

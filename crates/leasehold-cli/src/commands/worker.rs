@@ -12,7 +12,7 @@ use super::exec::programs;
 use super::serve_pieces::{AnnouncedServer, random_name};
 use super::stopping::{STOP_HINT, run_with_stop_notes};
 use super::submit::refuse_on_outpost;
-use super::{pieces, until_empty, up};
+use super::{objects, pieces, until_empty, up};
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
 use crate::settings::typed::{self, PollingSettings, ShardChoice};
@@ -61,6 +61,9 @@ pub(crate) struct WorkerArgs {
     /// Seconds until a claim expires unless it is renewed, 3–86400 [default: 60]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) lease_secs: Option<u64>,
+    /// Part of this process in the broker of the layout `journal`: auto, never or only (setting `broker.role`) [default: auto]
+    #[arg(long, value_name = "ROLE")]
+    pub(crate) broker_role: Option<String>,
     /// Serve the pieces of cached artifacts to peers (settings `[pieces]`)
     #[arg(long)]
     pub(crate) serve_pieces: bool,
@@ -75,6 +78,7 @@ impl WorkerArgs {
             (self.shard_leasing, "--shard-leasing"),
             (self.direct, "--direct"),
             (self.lease_secs.is_some(), "--lease-secs"),
+            (self.broker_role.is_some(), "--broker-role"),
             (self.serve_pieces, "--serve-pieces"),
         ])?;
         Ok(&self.programs)
@@ -176,6 +180,7 @@ pub(crate) async fn monitor(
     printer: &Printer,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
+    objects(queue, "monitor", "its broker does the maintenance; run `leasehold broker`")?;
     let name = worker_id(queue, settings);
     let worker = Worker::new(queue.clone(), &name, shards(queue, &settings.shards)?)?;
     printer.note(&format!("monitor {name} on {}; Ctrl-C stops it", queue.describe()));

@@ -1,14 +1,18 @@
-//! `leasehold workers`: lists workers that lease shards or have an inbox, and the size of the inbox.
+//! `leasehold workers`: lists workers that lease shards or have an inbox, and the size of the inbox. In the layout `journal` the
+//! broker tells which workers have reported themselves; that costs no request to the store beside those that find it.
 
 use clap::Args;
 use futures::StreamExt;
 use leasehold_core::WorkerId;
-use leasehold_queue::{LeaseInfo, LeaseState, ObjectQueue, WorkerLeaseKind};
+use leasehold_queue::{
+    FoundBroker, JournalQueue, JournalWorker, JournalWorkerState, LeaseInfo, LeaseState, ObjectQueue, Queue,
+    QueueLayout, WorkerLeaseKind,
+};
 use serde_json::json;
 use std::collections::BTreeMap;
 
-use super::shards;
-use crate::printer::{Printer, line};
+use super::{broker, shards};
+use crate::printer::{Printer, Style, line};
 use crate::table::{Cell, TextTable, moment};
 
 #[derive(Debug, Args)]
@@ -42,6 +46,74 @@ pub(crate) async fn run(queue: &ObjectQueue, args: &WorkersArgs, printer: &Print
     if are_more {
         printer.note(&format!("limit of {} reached; raise --limit to list more", args.limit));
     }
+    Ok(())
+}
+
+/// Lists the workers of a queue with the layout `journal`.
+pub(crate) async fn run_of_journal(
+    queue: &Queue,
+    journal: &JournalQueue,
+    args: &WorkersArgs,
+    printer: &Printer,
+) -> anyhow::Result<()> {
+    let Some(mut workers) = journal.workers().await? else {
+        let last = match journal.find_broker().await? {
+            FoundBroker::Unreached(last) => last,
+            FoundBroker::Reached(status) => Some(status.holder),
+        };
+        return Err(broker::no_broker(queue, last.as_ref())?.into());
+    };
+    let number = workers.len();
+    workers.truncate(args.limit);
+    if printer.is_json() {
+        for worker in &workers {
+            line(json!(worker));
+        }
+    } else if workers.is_empty() {
+        printer.note("no worker is connected to the broker");
+    } else {
+        print_of_journal(journal, &workers, printer)?;
+    }
+    if number > args.limit {
+        printer.note(&format!("limit of {} reached; raise --limit to list more", args.limit));
+    }
+    Ok(())
+}
+
+fn print_of_journal(
+    journal: &JournalQueue,
+    workers: &[JournalWorker],
+    printer: &Printer,
+) -> anyhow::Result<()> {
+    let now = journal.now()?.earliest;
+    let number = |number: Option<u64>| number.map_or("-".into(), Cell::from);
+    let rows: Vec<_> = workers
+        .iter()
+        .map(|worker| {
+            let style = match worker.state {
+                JournalWorkerState::Alive => Style::Good,
+                JournalWorkerState::Dead => Style::Bad,
+                JournalWorkerState::Stopping | JournalWorkerState::Unknown => Style::Plain,
+            };
+            let types = worker
+                .types
+                .names()
+                .map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>().join(","));
+            vec![
+                (&worker.worker_id).into(),
+                Cell::new(style, worker.state.name()),
+                worker.running.into(),
+                number(worker.slots),
+                worker.host.as_ref().map_or("-".into(), Cell::from),
+                number(worker.pid.map(u64::from)),
+                worker.last_seen_at.map_or("-".into(), |at| moment(at, now).into()),
+                types.map_or("*".into(), Cell::from),
+            ]
+        })
+        .collect();
+    let table = TextTable::default().left("WORKER", 0).left("STATE", 8).right("RUNNING", 0).right("SLOTS", 0);
+    let table = table.left("HOST", 0).right("PID", 0).left("LAST SEEN (UTC)", 0).left("TYPES", 0);
+    table.rows(&rows, printer);
     Ok(())
 }
 

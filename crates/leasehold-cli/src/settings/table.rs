@@ -142,6 +142,14 @@ pub(crate) const TABLE: &[Setting] = &[
                `broker.listen`. Required if that is `0.0.0.0` or `[::]`.",
     },
     Setting {
+        name: "broker.role",
+        kind: SettingKind::Choice(&["auto", "never", "only"]),
+        default: Some("auto"),
+        variable: "LEASEHOLD_BROKER_ROLE",
+        help: "Part of a process in the broker of the layout `journal`: `auto` becomes the broker if there is none; `never` \
+               does not, and without one only reads; `only` refuses to run handlers, as on hosts for `leasehold broker`.",
+    },
+    Setting {
         name: "worker.id",
         kind: SettingKind::Name,
         default: None,

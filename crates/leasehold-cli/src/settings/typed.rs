@@ -5,7 +5,7 @@ use leasehold_core::outpost::QueuePath;
 use leasehold_core::{Error, Result, ShardLen, WorkerId};
 use leasehold_outpost::QueueType;
 use leasehold_pieces::Secret;
-use leasehold_queue::{DirectDispatch, Selection};
+use leasehold_queue::{BrokerRole, DirectDispatch, Selection};
 use leasehold_store::{AccessKey, FolderOptions, OpenOptions, Prices};
 use leasehold_web::Token;
 use leasehold_worker::{InboxLease, RENEWALS_MIN, ShardLeasing};
@@ -33,6 +33,8 @@ pub(crate) struct QueueSettings {
     pub(crate) direct: Option<DirectDispatch>,
     /// Addresses of a broker for other hosts; `None` if it does not listen for them.
     pub(crate) broker_listen: Option<NetworkListen>,
+    /// Part of this process in the broker of a journal.
+    pub(crate) broker_role: BrokerRole,
 }
 
 /// Settings of a worker.
@@ -138,6 +140,7 @@ impl QueueSettings {
             shard_len: shard_len.transpose()?,
             direct,
             broker_listen,
+            broker_role: required(text(all, "broker.role")).parse()?,
         })
     }
 }

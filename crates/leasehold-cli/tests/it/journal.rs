@@ -70,8 +70,6 @@ fn commands_that_need_objects_are_refused() {
     let fixture = journal();
     fixture.assert_output("journal_shards", &["shards"]);
     fixture.assert_output("journal_monitor", &["monitor"]);
-    let refused = output_of(&mut fixture.command(&["up", "--no-dashboard"]));
-    assert!(refused.contains("maintenance duties require the layout `objects`"), "{refused}");
     let refused = output_of(&mut fixture.command(&["worker", "--exec", "greet=cat", "--shard-leasing"]));
     assert!(refused.contains("shards and inboxes require the layout `objects`"), "{refused}");
     fixture.assert_output("journal_other_layout", &["init", "--layout", "objects"]);

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
 mod artifacts;
+mod broker;
 #[path = "../common/mod.rs"]
 mod common;
 mod config;

@@ -32,6 +32,8 @@ pub struct JournalState {
     pub(super) tasks: BTreeMap<TaskId, LiveTask>,
     pub(super) indexes: TaskIndexes,
     pub(super) archive: ArchiveTable,
+    /// Bytes of the encoded tasks.
+    body_bytes: u64,
 }
 
 /// A live task.
@@ -165,6 +167,7 @@ impl JournalState {
             self.indexes.reserve(key, head.id);
         }
         let indexed = self.indexes.insert(&head, body.worker());
+        self.body_bytes += body.bytes();
         self.tasks.insert(head.id, LiveTask { indexed, body });
         Ok(())
     }
@@ -178,6 +181,7 @@ impl JournalState {
         change.check_follows(&loaded.task)?;
         let parsed = if let Cow::Owned(parsed) = loaded { Some(parsed) } else { None };
         self.indexes.remove(id, &live.indexed, live.body.worker());
+        self.body_bytes -= live.body.bytes();
         let renewal = live.body.take_renewal();
         // A running task is moved, not copied.
         let before = match (parsed, std::mem::replace(&mut live.body, TaskBody::Encoded(Box::default()))) {
@@ -195,8 +199,15 @@ impl JournalState {
         }
         let (head, body) = TaskBody::new(task, renewal);
         live.indexed = self.indexes.insert(&head, body.worker());
+        self.body_bytes += body.bytes();
         live.body = body;
         Ok(())
+    }
+
+    /// Bytes of the encoded tasks in memory. Running tasks are kept parsed, and are not counted.
+    #[must_use]
+    pub fn body_bytes(&self) -> u64 {
+        self.body_bytes
     }
 
     /// Objects of the archive.
@@ -229,6 +240,7 @@ impl JournalState {
             return Err(corrupt(&format!("task {id} is archived, but is not final at revision {rev}")));
         };
         self.indexes.remove(id, &live.indexed, None);
+        self.body_bytes -= live.body.bytes();
         self.tasks.remove(&id);
         if let Some(key) = head.key {
             self.indexes.free(key, id);
@@ -297,6 +309,11 @@ impl TaskBody {
         let running = RunningTask { logged: task, renewal };
         let head = TaskHead { time: running.expires_at(), ..running.logged.head() };
         (head, Self::Running(Box::new(running)))
+    }
+
+    /// Bytes of an encoded task.
+    pub(super) fn bytes(&self) -> u64 {
+        if let Self::Encoded(body) = self { body.len() as u64 } else { 0 }
     }
 
     fn worker(&self) -> Option<&WorkerId> {

@@ -17,7 +17,9 @@ pub(super) mod archiver;
 mod decide;
 mod lookup;
 pub(super) mod maintenance;
+mod meter;
 mod parked;
+mod workers;
 mod writer;
 
 use leasehold_core::journal::JournalState;
@@ -33,11 +35,15 @@ use tokio::sync::mpsc;
 use self::archiver::{ArchiveDone, Archiver};
 use self::lookup::{LookedUp, Lookups};
 use self::maintenance::{Maintenance, MaintenanceDone};
+use self::meter::CommitMeter;
 use self::parked::{ParkedClaims, Watches};
+use self::workers::WorkerTable;
 use self::writer::{BrokerTimer, LeaseSlot, ThreadChoice, WriterDone, WriterSlot};
+use super::changes::ChangeFeed;
 use super::commit::{HeldAnswers, OpenCommit};
 use super::open::OpenedJournal;
 use super::request::{BrokerRequest, HeldAnswer};
+use super::service::ClientCount;
 use crate::lease::Renewed;
 
 /// Maximum number of records of a commit that the broker writes on its own thread: those of a submit and its claim, and of a
@@ -70,6 +76,13 @@ pub(super) struct Broker {
     archiver: Archiver,
     lookups: Lookups,
     timer: BrokerTimer,
+    /// Time at which it began to serve.
+    since: StoreTime,
+    meter: CommitMeter,
+    workers: WorkerTable,
+    changes: ChangeFeed,
+    /// Number of connected clients.
+    clients: ClientCount,
     /// True if a check was the last call of the writer: a commit that is due comes next.
     is_commit_next: bool,
     /// True if no request will follow.
@@ -94,10 +107,13 @@ impl Broker {
         client: Client,
         opened: OpenedJournal,
         requests: mpsc::Receiver<BrokerRequest>,
+        clients: ClientCount,
     ) -> Self {
         let OpenedJournal { state, table, since, writer, lease, linger, snapshots } = opened;
         let now = client.host().instant();
         let is_in_folder = client.local_folder().is_some();
+        // The renewal that confirmed it.
+        let lease_taken_at = lease.lease().updated_at;
         Self {
             archiver: Archiver::new(snapshots.archive),
             lookups: Lookups::default(),
@@ -113,8 +129,13 @@ impl Broker {
             checking: Vec::new(),
             parked: ParkedClaims::default(),
             watches: Watches::default(),
-            lease: LeaseSlot::new(lease, now),
             timer: BrokerTimer::default(),
+            since: lease_taken_at,
+            meter: CommitMeter::new(now),
+            workers: WorkerTable::default(),
+            changes: ChangeFeed::new(lease.lease().instance.to_string()),
+            clients,
+            lease: LeaseSlot::new(lease, now),
             is_commit_next: false,
             is_closing: false,
             client,
@@ -232,6 +253,7 @@ impl Broker {
             let commit = self.open.take();
             self.in_flight = commit.answers;
             self.in_flight_bytes = commit.lines.len();
+            self.meter.sent(commit.records, commit.lines.len(), self.instant());
             let is_alone = commit.records <= LONE_RECORDS_MAX && self.requests.is_empty();
             self.writer.commit(commit.lines, commit.records, self.thread.choose(is_alone, now));
             self.is_commit_next = false;
@@ -246,6 +268,7 @@ impl Broker {
         self.thread.ended(self.instant());
         let answers = if self.confirmed(done).await? {
             self.maintenance.committed(self.in_flight_bytes);
+            self.meter.confirmed(self.instant());
             let HeldAnswers { confirmed, unproven } = std::mem::take(&mut self.in_flight);
             self.unchecked.extend(unproven);
             confirmed

@@ -10,6 +10,7 @@ use leasehold_core::journal::{JournalState, LogPosition};
 use leasehold_core::{Error, Kind, Result};
 use leasehold_store::{Client, Followed, Log, LogReader};
 
+use super::changes::ChangeFeed;
 use super::damage::{missing_lease, with_way_out};
 use super::lease::{self, JournalFields};
 use super::open::apply;
@@ -22,6 +23,8 @@ const STARTS_MAX: u32 = 3;
 #[derive(Debug)]
 pub(super) struct Follower {
     pub(super) state: JournalState,
+    /// Tasks that have changed since it began.
+    pub(super) changes: ChangeFeed,
     reader: LogReader,
 }
 
@@ -38,7 +41,9 @@ impl Follower {
         if from != LogPosition::START {
             load(client, from, &mut state).await?;
         }
-        let mut follower = Self { state, reader: log.reader(from) };
+        // One that begins at the same place reads the same changes.
+        let changes = ChangeFeed::new(format!("the log after commit {}", from.seq));
+        let mut follower = Self { state, changes, reader: log.reader(from) };
         follower.read().await?;
         Ok(follower)
     }
@@ -70,8 +75,8 @@ impl Follower {
     }
 
     async fn read(&mut self) -> Result<()> {
-        let state = &mut self.state;
-        match self.reader.read(|commit| apply(state, &commit, |_| ())).await? {
+        let Self { state, changes, reader } = self;
+        match reader.read(|commit| apply(state, &commit, |record| changes.record(record))).await? {
             Followed::Current => Ok(()),
             Followed::Mismatch(error) => Err(Error::new(Kind::Corrupt, error.to_string()).because(error)),
         }

@@ -19,13 +19,13 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::broker::Broker;
 use super::home::LogHome;
-use super::open::{OpenedQueue, connect, open};
+use super::open::{OpenedQueue, connect, connect_only, open};
 use super::remote::serve_remotely;
-use super::request::{AnswerTo, BrokerRequest};
-use super::service::serve_clients;
+use super::request::{AnswerTo, BrokerRequest, WorkerReport};
+use super::service::{ClientCount, serve_clients};
 use super::stage::{BrokerEnd, BrokerStage, StageSetter, StageView, stage};
 use super::transport::BrokerTransport;
-use crate::connect::QueueConfig;
+use crate::connect::{BrokerRole, QueueConfig};
 
 /// Maximum number of brokers that one request starts: one may end before it has received the request.
 const STARTS_MAX: u32 = 3;
@@ -36,6 +36,7 @@ pub(crate) struct BrokerSlot {
     client: Client,
     home: LogHome,
     transport: Option<Arc<dyn BrokerTransport>>,
+    role: BrokerRole,
     running: Mutex<Option<RunningBroker>>,
 }
 
@@ -44,6 +45,8 @@ pub(crate) struct BrokerSlot {
 enum WithoutBroker {
     /// It becomes the broker.
     BecomeBroker,
+    /// It fails.
+    Fail,
     /// It reads the log.
     Follow,
 }
@@ -66,7 +69,7 @@ pub(super) struct BrokerHandle {
 impl BrokerSlot {
     pub(super) fn new(client: Client, config: &QueueConfig) -> Self {
         let (home, transport) = (LogHome::of(&client, config.snapshots), config.transport.clone());
-        Self { home, client, transport, running: Mutex::default() }
+        Self { home, client, transport, role: config.broker_role, running: Mutex::default() }
     }
 
     /// Log of the queue.
@@ -74,9 +77,9 @@ impl BrokerSlot {
         &self.home
     }
 
-    /// Connects to the broker, or becomes the broker if there is none.
-    pub(super) async fn start(&self) -> Result<()> {
-        self.serving().await.map(drop)
+    /// Part of this process.
+    pub(super) fn role(&self) -> BrokerRole {
+        self.role
     }
 
     /// Sends a request to the broker, of this process or of another one, and waits for the answer. Becomes the broker if there is
@@ -140,9 +143,20 @@ impl BrokerSlot {
 
     /// Ends the claims of a source that wait in the broker.
     pub(super) async fn stop_claims(&self, source: HexName) {
+        // A broker that has ended has no claims.
+        self.notify(BrokerRequest::StopClaims { source }).await;
+    }
+
+    /// Tells the broker about a worker of this process.
+    pub(super) async fn report(&self, report: WorkerReport) {
+        // The next broker gets the next report.
+        self.notify(BrokerRequest::Report(report)).await;
+    }
+
+    /// Sends a request without an answer to the broker, if there is one.
+    async fn notify(&self, request: BrokerRequest) {
         if let Some(line) = self.current() {
-            // A broker that has ended has no claims.
-            let _ = line.requests.send(BrokerRequest::StopClaims { source }).await;
+            let _ = line.requests.send(request).await;
         }
     }
 
@@ -168,15 +182,21 @@ impl BrokerSlot {
     /// Shuts down the broker of this process.
     pub(super) async fn close(&self) {
         let Some(line) = self.current() else { return };
+        line.stage.give_up_waiting();
         // It may have ended by itself.
         let _ = line.requests.send(BrokerRequest::Close).await;
         // Every request has got its own answer, and a lease that could not be released expires.
         line.stage.ended().await;
     }
 
-    async fn serving(&self) -> Result<BrokerHandle> {
+    /// Connection to a broker that serves. Becomes the broker if there is none, unless this process never does.
+    pub(super) async fn serving(&self) -> Result<BrokerHandle> {
+        let otherwise = match self.role {
+            BrokerRole::Never => WithoutBroker::Fail,
+            BrokerRole::Auto | BrokerRole::Only => WithoutBroker::BecomeBroker,
+        };
         loop {
-            let line = self.line(WithoutBroker::BecomeBroker);
+            let line = self.line(otherwise);
             if line.is_serving() {
                 return Ok(line);
             }
@@ -233,12 +253,13 @@ impl BrokerThread {
                 // A request that needs a broker reports the error when it opens one.
                 Err(error) => return BrokerEnd::Stopped(error.to_string()),
             },
-            _ => open(&client, &home, transport.as_deref()).await,
+            (WithoutBroker::Fail, transport) => connect_only(&client, transport.as_deref(), stage).await,
+            _ => open(&client, &home, transport.as_deref(), stage).await,
         };
         let served = match opened {
             Err(error) => return BrokerEnd::NotOpened(error.kind(), error.to_string()),
             Ok(OpenedQueue::Client(channel)) => {
-                stage.set(BrokerStage::Serving);
+                stage.set(BrokerStage::Serving { is_broker: false });
                 tracing::debug!(queue = %client.describe(), "connected to the broker of the queue");
                 let served = serve_remotely(channel, received, client.host().clone()).await;
                 if let Err(error) = &served {
@@ -247,12 +268,13 @@ impl BrokerThread {
                 return end(served);
             }
             Ok(OpenedQueue::Broker(journal, listener)) => {
-                stage.set(BrokerStage::Serving);
+                stage.set(BrokerStage::Serving { is_broker: true });
                 tracing::info!(queue = %client.describe(), "became the broker of the queue");
                 let host = client.host().clone();
-                let broker = Box::pin(Broker::new(client, *journal, received).serve());
+                let clients = ClientCount::default();
+                let broker = Box::pin(Broker::new(client, *journal, received, clients.clone()).serve());
                 match listener {
-                    Some(listener) => Box::pin(serve_clients(listener, sender, host, broker)).await,
+                    Some(listener) => Box::pin(serve_clients(listener, sender, host, clients, broker)).await,
                     None => broker.await,
                 }
             }
@@ -271,6 +293,16 @@ fn end(served: Result<()>) -> BrokerEnd {
 impl BrokerHandle {
     fn has_ended(&self) -> bool {
         self.stage.has_ended()
+    }
+
+    /// True if this process is the broker.
+    pub(super) fn is_broker(&self) -> bool {
+        self.stage.is_broker()
+    }
+
+    /// Waits until the broker has ended, or the connection to it.
+    pub(super) async fn ended(&self) -> BrokerEnd {
+        self.stage.ended().await
     }
 
     fn is_serving(&self) -> bool {

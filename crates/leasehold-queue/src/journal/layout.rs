@@ -46,6 +46,10 @@ impl QueueLayout for JournalQueue {
         Error::invalid(format!("a queue with the layout `journal` cannot {operation}"))
     }
 
+    fn journal(&self) -> Result<&JournalQueue> {
+        Ok(self)
+    }
+
     fn meta(&self) -> Option<&QueueMeta> {
         Some(&self.meta)
     }

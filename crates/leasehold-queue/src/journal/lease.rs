@@ -210,6 +210,11 @@ impl BrokerLease {
         self.held.lease.epoch
     }
 
+    /// The lease, as last confirmed.
+    pub(crate) fn lease(&self) -> &Lease {
+        &self.held.lease
+    }
+
     /// Fields as last confirmed.
     pub(crate) fn fields(&self) -> &JournalFields {
         &self.fields

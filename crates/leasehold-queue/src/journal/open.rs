@@ -26,6 +26,7 @@ use super::damage::with_way_out;
 use super::home::LogHome;
 use super::lease::{self, BrokerLease, JournalFields, TakenJournal, new_instance};
 use super::snapshot::{ChunkTable, load};
+use super::stage::StageSetter;
 use super::transport::{BrokerAddress, BrokerListener, BrokerTransport, LineChannel};
 use crate::lease::Renewed;
 
@@ -35,6 +36,9 @@ const WAIT_MAX: Duration = Duration::from_secs(JOURNAL_LEASE_TTL.as_secs() + 5);
 const WAIT_PAUSE: Duration = Duration::from_secs(1);
 /// Time after which a new holder has taken over the log, and with it the kernel lock that shows that it lives.
 const LOCKED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Time for which a process that never becomes the broker waits for one: after a broker has ended, another process takes over.
+const BROKER_WAIT: Duration = Duration::from_secs(5);
 
 /// Pause after a refused connection.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
@@ -70,11 +74,12 @@ pub(super) async fn open(
     client: &Client,
     home: &LogHome,
     transport: Option<&dyn BrokerTransport>,
+    stage: &StageSetter,
 ) -> Result<OpenedQueue> {
     let instance = new_instance(client);
     let prepared = transport.map(|transport| transport.prepare(client, &instance)).transpose()?;
     let address = prepared.as_ref().map(|prepared| &prepared.address);
-    let candidate = Candidate { client, log: &home.log, transport, address, instance: &instance };
+    let candidate = Candidate { client, log: &home.log, transport, address, instance: &instance, stage };
     let mut lease = match candidate.take_lease().await? {
         TakenOrConnected::Taken(lease) => *lease,
         TakenOrConnected::Connected(channel) => return Ok(OpenedQueue::Client(channel)),
@@ -122,6 +127,43 @@ pub(super) async fn connect(client: &Client, transport: &dyn BrokerTransport) ->
     }
 }
 
+/// Connects to the broker, for a process that never becomes the broker. Requests: 1 get, and 1 for every half of a second that
+/// it waits.
+pub(super) async fn connect_only(
+    client: &Client,
+    transport: Option<&dyn BrokerTransport>,
+    stage: &StageSetter,
+) -> Result<OpenedQueue> {
+    let no_broker = || {
+        Error::new(
+            Kind::Unavailable,
+            "no broker of this queue can be reached, and `broker.role` of this process is `never`; start `leasehold \
+             broker`, or a worker that may become the broker",
+        )
+    };
+    let transport = transport.ok_or_else(no_broker)?;
+    let began = client.host().instant();
+    loop {
+        if let Some(channel) = connect(client, transport).await? {
+            return Ok(OpenedQueue::Client(channel));
+        }
+        if client.host().instant().since(began) >= BROKER_WAIT {
+            return Err(no_broker());
+        }
+        rest(client, REFUSED_PAUSE, stage).await?;
+    }
+}
+
+/// Waits, unless the broker is no longer wanted, which is an error.
+async fn rest(client: &Client, pause: Duration, stage: &StageSetter) -> Result<()> {
+    match select(client.host().sleep(pause), pin!(stage.unwanted())).await {
+        Either::Left(_) => Ok(()),
+        Either::Right(_) => {
+            Err(Error::new(Kind::Unavailable, "the queue was closed while this process waited for a broker"))
+        }
+    }
+}
+
 /// Process that is about to be the broker, or a client of it.
 struct Candidate<'a> {
     client: &'a Client,
@@ -130,6 +172,8 @@ struct Candidate<'a> {
     /// Address at which it is going to listen.
     address: Option<&'a BrokerAddress>,
     instance: &'a HexName,
+    /// Tells when the broker is no longer wanted.
+    stage: &'a StageSetter,
 }
 
 enum TakenOrConnected {
@@ -146,7 +190,7 @@ struct HeldObservation {
 
 impl Candidate<'_> {
     async fn take_lease(&self) -> Result<TakenOrConnected> {
-        let Self { client, log, address, instance, .. } = *self;
+        let Self { client, log, address, instance, stage, .. } = *self;
         let began = client.host().instant();
         let mut before: Option<HeldObservation> = None;
         let mut ended = None;
@@ -182,7 +226,7 @@ impl Candidate<'_> {
             }
             let pause = if refusals > 0 { REFUSED_PAUSE } else { WAIT_PAUSE };
             before = Some(HeldObservation { lease: held, refusals });
-            client.host().sleep(pause).await;
+            rest(client, pause, stage).await?;
         }
     }
 

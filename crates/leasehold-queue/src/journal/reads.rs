@@ -85,6 +85,19 @@ impl JournalQueue {
         })
     }
 
+    /// Lists the live tasks, in the order of their ids: all but those that have ended more than some minutes ago. Requests: none while
+    /// the broker can be reached.
+    #[must_use]
+    pub fn live_tasks(&self) -> BoxStream<'_, Result<Task>> {
+        pages(move |first| async move {
+            let query = StateQuery::List { filter: Filter::default(), first };
+            match self.read(query, Freshness::Confirmed).await? {
+                StateAnswer::List(TaskPage { tasks, next, .. }) => Ok((tasks, next)),
+                _ => Err(StateAnswer::unexpected()),
+            }
+        })
+    }
+
     /// Exports all tasks, in the order of their ids.
     pub(super) fn export_tasks(&self) -> BoxStream<'_, Result<JournalTask>> {
         pages(move |first| {

@@ -1,5 +1,6 @@
 //! Requests to a broker, and its answers.
 
+use leasehold_core::ids::TaskTypes;
 use leasehold_core::journal::{
     ArchiveName, ClaimRequest, JournalTask, Operated, PurgeCursor, RenewRequest, RenewedClaim, SettleRequest,
     SubmitRequest,
@@ -7,13 +8,16 @@ use leasehold_core::journal::{
 use leasehold_core::new_task::Submitted;
 use leasehold_core::retention::{Purged, Retention};
 use leasehold_core::scan::DrainWait;
-use leasehold_core::{Event, HexName, LeaseId, Result, Task, TaskId};
+use leasehold_core::{Event, HexName, LeaseId, Result, Task, TaskId, WorkerId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
+use super::changes::{ChangePage, ChangePosition};
 use super::query::{StateAnswer, StateQuery};
+use super::status::{BrokerStatus, JournalWorker};
 
 /// Receiver of an answer, in the process of the broker.
 pub(super) type AnswerTo<T> = oneshot::Sender<Result<T>>;
@@ -44,6 +48,14 @@ pub(super) enum BrokerRequest {
     Watch { id: TaskId, rev: u64, answer: oneshot::Sender<()> },
     /// Answers the waiting claims of a source at once, because its worker wants no more.
     StopClaims { source: HexName },
+    /// Reports the state of the broker.
+    Status { answer: AnswerTo<BrokerStatus> },
+    /// Lists the workers that have reported themselves.
+    Workers { answer: AnswerTo<Vec<JournalWorker>> },
+    /// Reads the tasks that have changed after a place.
+    Changes { since: Option<ChangePosition>, answer: AnswerTo<ChangePage> },
+    /// Tells the broker about a worker.
+    Report(WorkerReport),
     /// Shuts the broker down: it commits what was decided, and releases its lease.
     Close,
 }
@@ -96,6 +108,31 @@ pub(super) struct ClaimPoll {
     /// True if it waits for a task. Otherwise it is answered at once, with what the worker could wait for.
     pub(super) waits: bool,
     pub(super) answer: AnswerTo<ClaimAnswer>,
+}
+
+/// A worker, as it reports itself to the broker from time to time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct WorkerReport {
+    pub(super) worker: WorkerId,
+    /// Its source of tasks: two workers may have the same id.
+    pub(super) source: HexName,
+    pub(super) host: String,
+    pub(super) pid: u32,
+    pub(super) types: TaskTypes,
+    pub(super) slots: u64,
+    /// Duration of the lease of its claims.
+    pub(super) lease: Duration,
+    pub(super) stage: WorkerStage,
+}
+
+/// Stage in the life of a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum WorkerStage {
+    Working,
+    /// It claims no more tasks, and waits for those that run.
+    Stopping,
+    Ended,
 }
 
 /// Answer to a request for tasks.

@@ -15,6 +15,7 @@ use leasehold_store::Host;
 use leasehold_store::mutant::breaks;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
@@ -34,6 +35,7 @@ pub(super) async fn serve_clients<T>(
     listener: BrokerListener,
     requests: mpsc::WeakSender<BrokerRequest>,
     host: Arc<dyn Host>,
+    count: ClientCount,
     broker: impl Future<Output = T>,
 ) -> T {
     let BrokerListener { mut accepted, work } = listener;
@@ -60,7 +62,12 @@ pub(super) async fn serve_clients<T>(
                         late.push(client);
                     }
                     Either::Right(Some(client)) => {
-                        clients.push(serve_client(client, requests.clone(), host.clone(), ended.clone()));
+                        let counted = count.add();
+                        let served = serve_client(client, requests.clone(), host.clone(), ended.clone());
+                        clients.push(async move {
+                            let _counted = counted;
+                            served.await;
+                        });
                     }
                 }
             }
@@ -146,6 +153,31 @@ async fn serve_client(
         if sender.send(answer).await.is_err() {
             return;
         }
+    }
+}
+
+/// Number of connected clients.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ClientCount(Arc<AtomicU64>);
+
+impl ClientCount {
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Counts a client until the result is dropped.
+    fn add(&self) -> CountedClient {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        CountedClient(self.clone())
+    }
+}
+
+/// A client that is counted.
+struct CountedClient(ClientCount);
+
+impl Drop for CountedClient {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

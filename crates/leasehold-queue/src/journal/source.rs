@@ -14,8 +14,8 @@ use futures::stream::FuturesUnordered;
 use leasehold_core::journal::{ClaimRequest, SettleRequest};
 use leasehold_core::scan::{DrainWait, Polling};
 use leasehold_core::settlement::Settlement;
-use leasehold_core::{HexName, Kind, Result, Task};
-use leasehold_store::host::lock;
+use leasehold_core::{Error, HexName, Kind, Result, Task};
+use leasehold_store::host::{HostProcess, lock};
 use leasehold_store::{Host, HostExt};
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -26,11 +26,17 @@ use tokio::sync::watch;
 use self::claim::JournalClaim;
 use super::JournalQueue;
 use super::handle::BrokerSlot;
-use super::request::{BrokerRequest, ClaimAnswer, ClaimPoll};
+use super::request::{BrokerRequest, ClaimAnswer, ClaimPoll, WorkerReport, WorkerStage};
+use crate::connect::BrokerRole;
 use crate::source::{OpenSource, SlotState, SourceStatus, TaskInSlot, TaskSource, WorkerInfo, next_or};
 
 /// Longest pause of a worker that drains the queue, or whose broker cannot be reached.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Interval of the reports of a worker to the broker: a third of the lease of its claims, after which it counts as dead, within
+/// these limits.
+const REPORT_INTERVAL_MIN: Duration = Duration::from_secs(1);
+const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(10);
 
 /// Pause before the claims of a source that have not ended are stopped again.
 const STOP_AGAIN: Duration = Duration::from_millis(100);
@@ -39,9 +45,14 @@ impl OpenSource for JournalQueue {
     fn open(&self, worker: WorkerInfo) -> BoxFuture<'static, Result<Box<dyn TaskSource>>> {
         let (broker, host) = (self.broker.clone(), self.client.host().clone());
         Box::pin(async move {
-            broker.start().await?;
+            if broker.role() == BrokerRole::Only {
+                return Err(Error::invalid(
+                    "`broker.role` of this process is `only`, so it runs no handlers; set it to `auto` or `never`",
+                ));
+            }
+            broker.serving().await?;
             let polling = worker.polling.at_most(PAUSE_MAX);
-            let source = JournalSource {
+            let mut source = JournalSource {
                 broker,
                 id: HexName::from_random(host.random_bits()),
                 host,
@@ -53,8 +64,10 @@ impl OpenSource for JournalQueue {
                 next_pause: polling.min,
                 polling,
                 status: Arc::default(),
+                report_due: Box::pin(std::future::ready(())),
                 worker,
             };
+            source.report(WorkerStage::Working).await;
             Ok(Box::new(source) as Box<dyn TaskSource>)
         })
     }
@@ -79,6 +92,8 @@ struct JournalSource {
     next_pause: Duration,
     polling: Polling,
     status: Arc<JournalStatus>,
+    /// Wait for the next report of this worker to the broker.
+    report_due: BoxFuture<'static, ()>,
 }
 
 /// View of a source.
@@ -107,6 +122,7 @@ enum SourceEvent {
     Claimed(usize, Result<ClaimAnswer>),
     Slots,
     Rested,
+    ReportDue,
 }
 
 impl TaskSource for JournalSource {
@@ -126,8 +142,10 @@ impl TaskSource for JournalSource {
                     }
                     SourceEvent::Slots => {}
                     SourceEvent::Rested => self.pause = None,
+                    SourceEvent::ReportDue => self.report(WorkerStage::Working).await,
                 }
             }
+            self.report(WorkerStage::Stopping).await;
             self.stop_claims().await;
             Ok(None)
         })
@@ -140,6 +158,7 @@ impl TaskSource for JournalSource {
     fn close(mut self: Box<Self>) -> BoxFuture<'static, Result<()>> {
         Box::pin(async move {
             self.stop_claims().await;
+            self.report(WorkerStage::Ended).await;
             Ok(())
         })
     }
@@ -178,11 +197,33 @@ impl JournalSource {
                 None => std::future::pending().await,
             }
         };
-        match next_or(&mut self.claims, select(changed, pin!(rested))).await {
+        let rested = pin!(rested);
+        let waiting = select(select(changed, rested), &mut self.report_due);
+        match next_or(&mut self.claims, waiting).await {
             Either::Left((slots, answer)) => SourceEvent::Claimed(slots, answer),
-            Either::Right(Either::Left(_)) => SourceEvent::Slots,
-            Either::Right(Either::Right(_)) => SourceEvent::Rested,
+            Either::Right(Either::Left((Either::Left(_), _))) => SourceEvent::Slots,
+            Either::Right(Either::Left((Either::Right(_), _))) => SourceEvent::Rested,
+            Either::Right(Either::Right(_)) => SourceEvent::ReportDue,
         }
+    }
+
+    /// Tells the broker about this worker. A broker knows its workers from that only, so a new one learns of them again.
+    async fn report(&mut self, stage: WorkerStage) {
+        let every = (self.worker.lease / 3).clamp(REPORT_INTERVAL_MIN, REPORT_INTERVAL_MAX);
+        self.report_due = self.host.sleep(every);
+        let HostProcess { host, pid } = self.host.process();
+        let WorkerInfo { id, types, slots, lease, .. } = &self.worker;
+        let report = WorkerReport {
+            worker: id.clone(),
+            source: self.id.clone(),
+            host,
+            pid,
+            types: types.clone(),
+            slots: slots.total() as u64,
+            lease: *lease,
+            stage,
+        };
+        self.broker.report(report).await;
     }
 
     /// Handles the answer to a claim.

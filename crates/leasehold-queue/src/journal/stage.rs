@@ -6,6 +6,7 @@
 use leasehold_core::Kind;
 use leasehold_store::host::lock;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
@@ -13,7 +14,10 @@ use tokio::sync::Notify;
 #[derive(Debug, Clone)]
 pub(super) enum BrokerStage {
     Opening,
-    Serving,
+    /// Requests are answered: by this process if it is the broker, otherwise by the broker that it is connected to.
+    Serving {
+        is_broker: bool,
+    },
     Ended(BrokerEnd),
 }
 
@@ -39,12 +43,15 @@ pub(super) struct StageSetter(Arc<StageCell>);
 #[derive(Debug)]
 struct StageCell {
     stage: Mutex<BrokerStage>,
+    /// True if nothing more is wanted of a broker that is opening.
+    is_unwanted: AtomicBool,
     changed: Notify,
 }
 
 /// Creates the stage of a broker that is opening.
 pub(super) fn stage() -> (StageSetter, StageView) {
-    let cell = StageCell { stage: Mutex::new(BrokerStage::Opening), changed: Notify::new() };
+    let (stage, is_unwanted) = (Mutex::new(BrokerStage::Opening), AtomicBool::new(false));
+    let cell = StageCell { stage, is_unwanted, changed: Notify::new() };
     let cell = Arc::new(cell);
     (StageSetter(cell.clone()), StageView(cell))
 }
@@ -53,6 +60,12 @@ impl StageSetter {
     pub(super) fn set(&self, stage: BrokerStage) {
         *lock(&self.0.stage) = stage;
         self.0.changed.notify_waiters();
+    }
+
+    /// Waits until the broker is no longer wanted.
+    pub(super) async fn unwanted(&self) {
+        let is_unwanted = || self.0.is_unwanted.load(Ordering::Acquire).then_some(());
+        self.0.when(|_| is_unwanted()).await;
     }
 }
 
@@ -70,31 +83,45 @@ impl StageView {
     }
 
     pub(super) fn is_serving(&self) -> bool {
-        matches!(*lock(&self.0.stage), BrokerStage::Serving)
+        matches!(*lock(&self.0.stage), BrokerStage::Serving { .. })
+    }
+
+    /// True if this process is the broker.
+    pub(super) fn is_broker(&self) -> bool {
+        matches!(*lock(&self.0.stage), BrokerStage::Serving { is_broker: true })
+    }
+
+    /// Ends the wait of a broker that is opening for the lease of another one.
+    pub(super) fn give_up_waiting(&self) {
+        self.0.is_unwanted.store(true, Ordering::Release);
+        self.0.changed.notify_waiters();
     }
 
     /// Waits until the broker serves, or has ended. Returns how it has ended.
     pub(super) async fn opened(&self) -> Option<BrokerEnd> {
-        self.when(|stage| match stage {
-            BrokerStage::Opening => None,
-            BrokerStage::Serving => Some(None),
-            BrokerStage::Ended(end) => Some(Some(end.clone())),
-        })
-        .await
+        self.0
+            .when(|stage| match stage {
+                BrokerStage::Opening => None,
+                BrokerStage::Serving { .. } => Some(None),
+                BrokerStage::Ended(end) => Some(Some(end.clone())),
+            })
+            .await
     }
 
     /// Waits until the broker has ended.
     pub(super) async fn ended(&self) -> BrokerEnd {
-        self.when(|stage| if let BrokerStage::Ended(end) = stage { Some(end.clone()) } else { None }).await
+        self.0.when(|stage| if let BrokerStage::Ended(end) = stage { Some(end.clone()) } else { None }).await
     }
+}
 
+impl StageCell {
     /// Waits until the stage gives something.
     async fn when<T>(&self, find: impl Fn(&BrokerStage) -> Option<T>) -> T {
         loop {
-            let mut changed = pin!(self.0.changed.notified());
+            let mut changed = pin!(self.changed.notified());
             // A change after the stage was read is not missed.
             changed.as_mut().enable();
-            let found = find(&lock(&self.0.stage));
+            let found = find(&lock(&self.stage));
             if let Some(found) = found {
                 return found;
             }
@@ -116,11 +143,11 @@ mod tests {
         let mut waiters: FuturesUnordered<_> = (0..100).map(wait).collect();
         assert!(poll!(waiters.next()).is_pending());
         let first: Vec<_> = {
-            setter.set(BrokerStage::Serving);
+            setter.set(BrokerStage::Serving { is_broker: true });
             waiters.by_ref().collect().await
         };
         assert_eq!(first, (0..100).collect::<Vec<_>>());
-        assert!(view.is_serving() && !view.has_ended());
+        assert!(view.is_serving() && view.is_broker() && !view.has_ended());
     }
 
     #[tokio::test]

@@ -28,8 +28,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+use super::changes::{ChangePage, ChangePosition};
 use super::query::{StateAnswer, StateQuery};
-use super::request::{AnswerTo, BrokerRequest, ClaimAnswer, ClaimPoll, Freshness, PurgePlace};
+use super::request::{AnswerTo, BrokerRequest, ClaimAnswer, ClaimPoll, Freshness, PurgePlace, WorkerReport};
 use super::transport::ClientAccess;
 
 /// A request, without its tasks.
@@ -48,12 +49,19 @@ enum Call {
     Read { query: StateQuery, freshness: Freshness },
     Watch { id: TaskId, rev: u64 },
     StopClaims(HexName),
+    Status,
+    Workers,
+    Changes { since: Option<ChangePosition> },
+    Report(WorkerReport),
 }
 
 impl Call {
     /// True if it changes nothing.
     fn only_reads(&self) -> bool {
-        matches!(self, Self::Read { .. } | Self::Watch { .. })
+        matches!(
+            self,
+            Self::Read { .. } | Self::Watch { .. } | Self::Status | Self::Workers | Self::Changes { .. }
+        )
     }
 }
 
@@ -153,6 +161,12 @@ pub(super) fn encode_call(id: u64, request: BrokerRequest) -> Option<(Bytes, Rem
         }
         BrokerRequest::Watch { id, rev, answer } => (Call::Watch { id, rev }, notice(answer)),
         BrokerRequest::StopClaims { source } => (Call::StopClaims(source), RemoteAnswer::ignored()),
+        BrokerRequest::Status { answer } => (Call::Status, plain(answer)),
+        BrokerRequest::Workers { answer } => (Call::Workers, plain(answer)),
+        BrokerRequest::Changes { since, answer } => {
+            (Call::Changes { since }, RemoteAnswer::of(answer, read_changes))
+        }
+        BrokerRequest::Report(report) => (Call::Report(report), RemoteAnswer::ignored()),
         BrokerRequest::Close => return None,
     };
     Some((line(&CallLine { id, call }, tasks), answer))
@@ -245,10 +259,11 @@ pub(super) fn decode_call(
             };
             (BrokerRequest::Watch { id: task, rev, answer }, line.boxed())
         }
-        Call::StopClaims(source) => {
-            let line = std::future::ready(Some(answer_line(id, Ok(Content::of(Value::Null)))));
-            (BrokerRequest::StopClaims { source }, line.boxed())
-        }
+        Call::StopClaims(source) => (BrokerRequest::StopClaims { source }, acknowledged(id)),
+        Call::Status => serve(id, json, |answer| BrokerRequest::Status { answer }),
+        Call::Workers => serve(id, json, |answer| BrokerRequest::Workers { answer }),
+        Call::Changes { since } => serve(id, changes, |answer| BrokerRequest::Changes { since, answer }),
+        Call::Report(report) => (BrokerRequest::Report(report), acknowledged(id)),
     };
     Ok((Some(request), answer))
 }
@@ -374,6 +389,11 @@ fn serve<T: Send + 'static>(
     (request(answer), line.boxed())
 }
 
+/// Line of an answer without content.
+fn acknowledged(id: u64) -> BoxFuture<'static, Option<Bytes>> {
+    std::future::ready(Some(answer_line(id, Ok(Content::of(Value::Null))))).boxed()
+}
+
 // ---- contents ----
 
 impl Content {
@@ -430,6 +450,26 @@ fn read_operated(content: Content) -> Result<Operated> {
         None => Operated::Done(task),
         Some(why) => Operated::Rejected(why, task),
     })
+}
+
+/// A [`ChangePage`] without its tasks.
+#[derive(Serialize, Deserialize)]
+struct ChangeContent {
+    position: ChangePosition,
+    is_gap: bool,
+    gone: Vec<TaskId>,
+    has_more: bool,
+}
+
+fn changes(page: &ChangePage) -> Result<Content> {
+    let ChangePage { position, is_gap, tasks, gone, has_more } = page;
+    let (position, gone) = (position.clone(), gone.clone());
+    with_tasks(ChangeContent { position, is_gap: *is_gap, gone, has_more: *has_more }, tasks)
+}
+
+fn read_changes(content: Content) -> Result<ChangePage> {
+    let (ChangeContent { position, is_gap, gone, has_more }, tasks) = content.read()?;
+    Ok(ChangePage { position, is_gap, tasks, gone, has_more })
 }
 
 /// A [`StateAnswer`] without its tasks.

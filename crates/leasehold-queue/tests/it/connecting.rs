@@ -84,7 +84,8 @@ async fn a_queue_is_created_with_the_layout_that_is_wanted_and_keeps_it() {
     let error = open(&store, Some(LayoutName::Objects)).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "this queue has the layout `journal`, not `objects`; open it without a layout, or use another store"
+        "this queue has the layout `journal`, not `objects`; use a store without a queue, or move its tasks with \
+         `leasehold export` and `import`"
     );
     let error = ObjectQueue::connect(client(&world, store.clone())).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid);

@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "the time of these tests is tokio's, which is paused")]
 mod archive;
 mod damage;
+mod operating;
 mod snapshots;
 mod transfers;
 
@@ -68,16 +69,20 @@ struct TestWorker {
 }
 
 impl TestWorker {
-    async fn new(queue: &Queue, slots: usize, until_empty: bool) -> Self {
-        let slots = Slots::new(slots);
-        let info = WorkerInfo {
+    fn info(slots: usize, until_empty: bool) -> WorkerInfo {
+        WorkerInfo {
             id: worker("w1"),
             types: TaskTypes::all(),
-            slots: slots.clone(),
+            slots: Slots::new(slots),
             lease: LEASE,
             polling: leasehold_core::scan::Polling::default(),
             until_empty,
-        };
+        }
+    }
+
+    async fn new(queue: &Queue, slots: usize, until_empty: bool) -> Self {
+        let info = Self::info(slots, until_empty);
+        let slots = info.slots.clone();
         Self { source: queue.task_source().unwrap().open(info).await.unwrap(), slots }
     }
 

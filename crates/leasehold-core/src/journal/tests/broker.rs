@@ -339,6 +339,9 @@ impl TestBroker {
         }
         let replayed = self.replayed();
         assert_eq!(encoded(&replayed), encoded(&self.state));
+        for state in [&replayed, &self.state] {
+            assert_eq!(state.body_bytes(), state.tasks.values().map(|live| live.body.bytes()).sum::<u64>());
+        }
         assert_eq!(replayed.archive(), self.state.archive());
         let mut restored = JournalState::default();
         // In any order: ids of imported tasks do not follow the time.

@@ -31,6 +31,7 @@ impl Broker {
                     // Rule C1: the next broker extends claims from the end of that trust.
                     self.send(HeldAnswer::new(answer, Err(untrusted())))
                 } else {
+                    self.workers.renewed(&renewal.worker, self.client.host().instant());
                     self.decide(BROKER, Urgency::Urgent, answer, |state, context| {
                         renewed(state, renewal, context)
                     })
@@ -78,6 +79,17 @@ impl Broker {
                 self.serve_watches()
             }
             BrokerRequest::StopClaims { source } => self.stop_claims(&source),
+            BrokerRequest::Status { answer } => self.status(answer),
+            BrokerRequest::Workers { answer } => self.workers(answer),
+            BrokerRequest::Changes { since, answer } => {
+                self.advance(self.now()?);
+                let page = self.changes.page(since.as_ref(), &self.state);
+                self.hold(HeldAnswer::new(answer, page), false)
+            }
+            BrokerRequest::Report(report) => {
+                self.workers.report(report, self.client.host().instant());
+                Ok(())
+            }
             BrokerRequest::Close => {
                 self.close();
                 Ok(())
@@ -109,6 +121,7 @@ impl Broker {
         self.advance(context.now);
         let decision = decision(&self.state, &context);
         self.maintenance.record(&decision.records);
+        decision.records.iter().for_each(|record| self.changes.record(record));
         let logged = self.state.log(decision, &mut self.open.lines)?;
         if logged.records > 0 {
             self.open.add(logged.records, urgency, self.client.host().instant());

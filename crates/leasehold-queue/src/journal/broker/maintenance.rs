@@ -143,6 +143,11 @@ impl Maintenance {
         self.since.add(bytes);
     }
 
+    /// Number of commits since the newest snapshot was begun.
+    pub(super) fn lag(&self) -> u64 {
+        self.since.commits
+    }
+
     /// Time until a snapshot is due; none if nothing has changed, or one is being written.
     pub(super) fn due_in(&self, now: Instant) -> Option<Duration> {
         if self.is_busy() || self.since.commits == 0 {

@@ -19,6 +19,11 @@ pub(super) struct ParkedClaims {
 }
 
 impl ParkedClaims {
+    /// Number of claims whose workers still wait.
+    pub(super) fn waiting(&self) -> u64 {
+        self.polls.iter().filter(|poll| !poll.answer.is_closed()).count() as u64
+    }
+
     /// Ends all of them.
     pub(super) fn clear(&mut self) {
         self.polls.clear();

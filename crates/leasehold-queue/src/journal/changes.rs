@@ -1,0 +1,105 @@
+//! Tasks that have changed lately: who shows a queue as it changes asks for those after its last page, and not for all.
+//!
+//! The ids of the last changes are kept in memory, by the broker and by a process that follows the log. A reader whose place is not
+//! among them, because too much has changed or the source is another one, starts over: it reads all tasks once.
+
+use leasehold_core::journal::{JournalRecord, JournalState};
+use leasehold_core::limits::BROKER_PAGE_MAX;
+use leasehold_core::{Result, Task, TaskId};
+use serde::{Deserialize, Serialize};
+use std::collections::{HashSet, VecDeque};
+
+use super::JournalQueue;
+use super::request::BrokerRequest;
+
+/// Number of changes that are kept: a reader that asks every few seconds misses none at the rates of a journal. Two megabytes.
+const CHANGES_KEPT: usize = 100_000;
+
+/// Place among the changes of one source.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangePosition {
+    source: String,
+    number: u64,
+}
+
+/// Tasks that have changed after a place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChangePage {
+    /// Place after these changes.
+    pub position: ChangePosition,
+    /// True if the changes after the requested place are not known: read all tasks, and continue at `position`.
+    pub is_gap: bool,
+    /// The tasks as they are now, each once.
+    pub tasks: Vec<Task>,
+    /// Tasks that were changed and are no longer live: purged, or archived since.
+    pub gone: Vec<TaskId>,
+    /// True if more changes are known.
+    pub has_more: bool,
+}
+
+/// Ids of the tasks that have changed lately, in order; a task that has changed twice is there twice.
+#[derive(Debug)]
+pub(super) struct ChangeFeed {
+    source: String,
+    /// Number of the first change that is kept.
+    first: u64,
+    changed: VecDeque<TaskId>,
+}
+
+impl ChangeFeed {
+    pub(super) fn new(source: String) -> Self {
+        Self { source, first: 0, changed: VecDeque::new() }
+    }
+
+    /// Notes a record.
+    pub(super) fn record(&mut self, record: &JournalRecord) {
+        match record {
+            JournalRecord::Submit(task) => self.add(task.id()),
+            JournalRecord::Change { task, .. } => self.add(*task),
+            // They change no task.
+            JournalRecord::Heard { .. } | JournalRecord::Archive(_) => {}
+        }
+    }
+
+    fn add(&mut self, id: TaskId) {
+        if self.changed.len() == CHANGES_KEPT {
+            self.changed.pop_front();
+            self.first += 1;
+        }
+        self.changed.push_back(id);
+    }
+
+    /// Reads the changes after a place.
+    pub(super) fn page(&self, since: Option<&ChangePosition>, state: &JournalState) -> Result<ChangePage> {
+        let end = self.first + self.changed.len() as u64;
+        let start = since
+            .filter(|since| since.source == self.source && (self.first..=end).contains(&since.number))
+            .map(|since| since.number);
+        let from = start.unwrap_or(end);
+        let skipped = usize::try_from(from - self.first).unwrap_or(usize::MAX);
+        let ids: Vec<_> = self.changed.iter().skip(skipped).take(BROKER_PAGE_MAX).copied().collect();
+        let position = ChangePosition { source: self.source.clone(), number: from + ids.len() as u64 };
+        let has_more = position.number < end;
+        let (mut tasks, mut gone, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
+        for id in ids.into_iter().filter(|id| seen.insert(*id)) {
+            match state.get(&id)? {
+                Some(task) => tasks.push(task),
+                None => gone.push(id),
+            }
+        }
+        Ok(ChangePage { position, is_gap: start.is_none(), tasks, gone, has_more })
+    }
+}
+
+impl JournalQueue {
+    /// Reads the tasks that have changed after a place; without one, only the current place. Requests: none while the broker can be
+    /// reached, otherwise those of a read without a connection.
+    pub async fn changes(&self, since: Option<&ChangePosition>) -> Result<ChangePage> {
+        let asked = since.cloned();
+        let request = move |answer| BrokerRequest::Changes { since: asked, answer };
+        match self.broker.ask_serving(request).await {
+            Some(page) => page,
+            None => self.follow(|follower| follower.changes.page(since, &follower.state)).await,
+        }
+    }
+}
