@@ -5,7 +5,7 @@ Usage: broker.py [--store STORE] [--workers 50] [--idle-secs 60] [--tasks 20000]
 
 PROGRAM is a release build of `leasehold`. STORE must not have a queue yet; by default it is a new folder. The credentials of a
 bucket come from the environment. One worker is the broker, the others are connected to it. Prints one JSON line per phase:
-processor time of all workers, and requests to the store by all of them, from their start to their end.
+processor time of all workers with their programs, and requests to the store by all of them, from their start to their end.
 """
 
 import argparse
@@ -53,7 +53,7 @@ class Workers:
         reports = [json.loads(process.communicate()[0]) for process in self.processes]
         requests: dict[str, int] = {}
         for line in (line for report in reports for line in report["requests"]):
-            requests[line["verb"]] = requests.get(line["verb"], 0) + line["count"]
+            requests[line["verb"]] = requests.get(line["verb"], 0) + line["requests"]
         completed = sum(report["counts"]["completed"] for report in reports)
         if completed != tasks:
             sys.exit(f"{completed} of {tasks} tasks completed")
