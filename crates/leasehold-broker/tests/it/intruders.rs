@@ -207,7 +207,7 @@ async fn a_client_does_not_send_the_secret_to_a_process_without_the_key_of_the_b
 async fn a_broker_that_does_not_answer_is_tried_again_half_a_minute_later() {
     let listener = TestListener::new().await;
     drop(listener.probe().await);
-    // The kernel accepts connections, and nobody answers.
+    // The kernel accepts connections, and no process reads them.
     let (tcp, transport) = fake_broker().await;
     let mut network = listener.network.clone();
     network.addresses = vec![tcp.local_addr().unwrap().to_string()];
