@@ -69,7 +69,6 @@ fn many_tasks_are_submitted_and_drained() {
 fn commands_that_need_objects_are_refused() {
     let fixture = journal();
     fixture.assert_output("journal_shards", &["shards"]);
-    fixture.assert_output("journal_monitor", &["monitor"]);
     let refused = output_of(&mut fixture.command(&["worker", "--exec", "greet=cat", "--shard-leasing"]));
     assert!(refused.contains("shards and inboxes require the layout `objects`"), "{refused}");
     fixture.assert_output("journal_other_layout", &["init", "--layout", "objects"]);
