@@ -116,16 +116,16 @@ impl JournalState {
     }
 
     /// Lists the tasks that match a filter, in the order of their ids, from an id on. At most `max` live tasks are examined,
-    /// so that a page takes a limited time; it may have fewer tasks, or none, although another page follows.
+    /// so that a page takes a limited time; it may have fewer tasks, or none, although another page follows. It ends before an
+    /// evicted task: see [`list_needs`](Self::list_needs).
     pub fn list(&self, filter: &Filter, first: Option<TaskId>, max: usize) -> Result<TaskPage> {
         let may_match =
             |object: &ArchiveRef| filter.status.is_none_or(|status| object.counts.contains_key(&status));
-        let archived = self.page_range(first, max, may_match);
+        let archived = self.page_range(first, max, |live| self.includes(filter, live), may_match);
         let mut tasks = Vec::new();
-        for (_, live) in self.live_in(&archived) {
-            let task_type = &self.indexes.types.row(live.indexed.task_type).name;
-            if filter.includes(live.indexed.status, task_type.as_str()) {
-                let task = live.load()?.into_current();
+        for (id, live) in self.live_in(&archived) {
+            if self.includes(filter, live) {
+                let task = live.load(id)?.into_current();
                 tasks.extend(Some(task).filter(|task| filter.matches(task)));
             }
         }
@@ -133,12 +133,42 @@ impl JournalState {
         Ok(TaskPage { tasks, archived, next })
     }
 
-    /// Exports at most `max` live tasks, and the archived ones beside them, in the order of their ids.
+    /// Evicted task with which a page of a [list](Self::list) would begin, so that the page would have no tasks.
+    #[must_use]
+    pub fn list_needs(&self, filter: &Filter, first: Option<TaskId>, max: usize) -> Option<TaskId> {
+        self.page_needs(first, max, |live| self.includes(filter, live))
+    }
+
+    /// Evicted task with which a page of an [export](Self::export) would begin.
+    #[must_use]
+    pub fn export_needs(&self, first: Option<TaskId>) -> Option<TaskId> {
+        self.page_needs(first, 1, |_| true)
+    }
+
+    fn page_needs(
+        &self,
+        first: Option<TaskId>,
+        max: usize,
+        is_read: impl Fn(&LiveTask) -> bool,
+    ) -> Option<TaskId> {
+        let start = first.map_or(Bound::Unbounded, Bound::Included);
+        let mut page = self.tasks.range((start, Bound::Unbounded)).take(max);
+        page.find(|(_, live)| is_read(live)).filter(|(_, live)| live.is_evicted()).map(|(id, _)| *id)
+    }
+
+    /// True if a filter may match a task, by its index.
+    fn includes(&self, filter: &Filter, live: &LiveTask) -> bool {
+        let task_type = &self.indexes.types.row(live.indexed.task_type).name;
+        filter.includes(live.indexed.status, task_type.as_str())
+    }
+
+    /// Exports at most `max` live tasks, and the archived ones beside them, in the order of their ids. Ends before an
+    /// evicted task.
     pub fn export(&self, first: Option<TaskId>, max: usize) -> Result<ExportPage> {
-        let archived = self.page_range(first, max, |_| true);
+        let archived = self.page_range(first, max, |_| true, |_| true);
         let mut tasks = Vec::new();
-        for (_, live) in self.live_in(&archived) {
-            let loaded = live.load()?;
+        for (id, live) in self.live_in(&archived) {
+            let loaded = live.load(id)?;
             let (key, claim) = (loaded.logged.key, loaded.logged.claim);
             tasks.push(JournalTask { task: loaded.into_current(), key, claim });
         }
@@ -146,15 +176,21 @@ impl JournalState {
         Ok(ExportPage { tasks, archived, next })
     }
 
-    /// Range of a page: from an id on, with at most `max` live tasks, and with archive objects of a limited size.
+    /// Range of a page: from an id on, with at most `max` live tasks, up to the first evicted one that is to be read, and with
+    /// archive objects of a limited size.
     fn page_range(
         &self,
         first: Option<TaskId>,
         max: usize,
+        is_read: impl Fn(&LiveTask) -> bool,
         may_match: impl Fn(&ArchiveRef) -> bool,
     ) -> ArchivedRange {
         let start = first.map_or(Bound::Unbounded, Bound::Included);
-        let mut end = self.tasks.range((start, Bound::Unbounded)).nth(max).map(|(id, _)| *id);
+        let is_end = |(place, (_, live)): &(usize, (_, &LiveTask))| {
+            *place == max || (live.is_evicted() && is_read(live))
+        };
+        let mut live = self.tasks.range((start, Bound::Unbounded)).enumerate();
+        let mut end = live.find(is_end).map(|(_, (id, _))| *id);
         let (mut objects, mut bytes) = (Vec::new(), 0);
         for object in self.archive.overlapping(first, end) {
             if !may_match(object) || end.is_some_and(|end| object.name.first() >= end) {

@@ -14,6 +14,7 @@
 //! answers, and a later request opens a new one.
 
 pub(super) mod archiver;
+mod chunk_reads;
 mod decide;
 mod lookup;
 pub(super) mod maintenance;
@@ -31,12 +32,14 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use self::archiver::{ArchiveDone, Archiver};
+use self::chunk_reads::{ChunkReadDone, ChunkReads};
 use self::lookup::{LookedUp, Lookups};
 use self::maintenance::{Maintenance, MaintenanceDone};
 use self::parked::{ParkedClaims, Watches};
 use self::writer::{BrokerTimer, LeaseSlot, WriterDone, WriterSlot};
 use super::commit::{HeldAnswers, OpenCommit};
 use super::open::OpenedJournal;
+use super::replay::Replayed;
 use super::request::{BrokerRequest, HeldAnswer};
 use crate::lease::Renewed;
 
@@ -64,6 +67,7 @@ pub(super) struct Broker {
     maintenance: Maintenance,
     archiver: Archiver,
     lookups: Lookups,
+    reads: ChunkReads,
     timer: BrokerTimer,
     /// True if a check was the last call of the writer: a commit that is due comes next.
     is_commit_next: bool,
@@ -78,6 +82,7 @@ enum BrokerEvent {
     Maintenance(MaintenanceDone),
     Archived(ArchiveDone),
     LookedUp(Box<LookedUp>),
+    ChunkRead(Box<ChunkReadDone>),
     Request(BrokerRequest),
     /// All senders of requests are gone, or the broker was asked to close.
     Closed,
@@ -90,12 +95,14 @@ impl Broker {
         opened: OpenedJournal,
         requests: mpsc::Receiver<BrokerRequest>,
     ) -> Self {
-        let OpenedJournal { state, table, since, writer, lease, linger, snapshots } = opened;
+        let OpenedJournal { replayed, writer, lease, linger, snapshots } = opened;
+        let Replayed { state, table, since, .. } = replayed;
         let now = client.host().instant();
         let is_in_folder = client.local_folder().is_some();
         Self {
             archiver: Archiver::new(snapshots.archive),
             lookups: Lookups::default(),
+            reads: ChunkReads::default(),
             maintenance: Maintenance::new(table, since, writer.trimmer(), is_in_folder, snapshots, now),
             state,
             requests,
@@ -130,6 +137,7 @@ impl Broker {
     }
 
     async fn run(&mut self) -> Result<()> {
+        self.evict();
         loop {
             if !self.maintenance.is_capturing {
                 self.receive_waiting()?;
@@ -152,6 +160,7 @@ impl Broker {
                 BrokerEvent::Maintenance(done) => self.maintained(done),
                 BrokerEvent::Archived(done) => self.archived(done)?,
                 BrokerEvent::LookedUp(done) => self.looked_up(*done)?,
+                BrokerEvent::ChunkRead(done) => self.chunk_read(*done)?,
                 BrokerEvent::Request(request) => self.handle(request)?,
                 BrokerEvent::Closed => self.close(),
                 BrokerEvent::Woken => {}
@@ -176,6 +185,9 @@ impl Broker {
             }
             if let Poll::Ready(done) = self.lookups.poll(context) {
                 return Poll::Ready(BrokerEvent::LookedUp(Box::new(done)));
+            }
+            if let Poll::Ready(done) = self.reads.poll(context) {
+                return Poll::Ready(BrokerEvent::ChunkRead(Box::new(done)));
             }
         }
         if !self.is_closing
@@ -202,6 +214,7 @@ impl Broker {
         self.is_closing = true;
         self.requests.close();
         self.parked.clear();
+        self.reads.drop_claims();
         self.watches.clear();
         self.open.hurry();
     }
@@ -210,7 +223,7 @@ impl Broker {
         let is_settled = self.open.is_empty() && self.unchecked.is_empty();
         // A process that lives for a moment takes a snapshot, too, when it is due.
         let is_idle = self.writer.is_idle() && !self.maintenance.is_busy();
-        let is_idle = is_idle && self.archiver.is_idle() && self.lookups.is_idle();
+        let is_idle = is_idle && self.archiver.is_idle() && self.lookups.is_idle() && self.reads.is_idle();
         self.is_closing && self.requests.is_empty() && is_settled && is_idle
     }
 
@@ -277,7 +290,7 @@ impl Broker {
         let commit = self.open.due_in(now).filter(|_| self.writer.is_idle());
         let renewal = self.lease.renewal_due_in(now);
         let wake = self.state.next_wake().map(|at| self.until(at));
-        let snapshot = self.maintenance.due_in(now);
+        let snapshot = self.maintenance.due_in(now, self.state.resident_bytes());
         let left = [commit, renewal, wake, snapshot].into_iter().flatten().min()?;
         let nanos = i64::try_from(left.as_nanos()).unwrap_or(i64::MAX);
         Some(Instant { boot_ns: now.boot_ns.saturating_add(nanos), ..now })

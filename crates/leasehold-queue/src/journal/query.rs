@@ -34,6 +34,16 @@ pub(super) enum StateAnswer {
 }
 
 impl StateQuery {
+    /// Evicted task without which the state cannot be read.
+    pub(super) fn needs(&self, state: &JournalState) -> Option<TaskId> {
+        match self {
+            Self::Place(id) => Some(*id).filter(|id| state.is_evicted(id)),
+            Self::List { filter, first } => state.list_needs(filter, *first, BROKER_PAGE_MAX),
+            Self::Export { first } => state.export_needs(*first),
+            Self::Find(_) | Self::Count => None,
+        }
+    }
+
     /// Reads the state.
     pub(super) fn answer(&self, state: &JournalState) -> Result<StateAnswer> {
         Ok(match self {
