@@ -151,6 +151,10 @@ pub const SNAPSHOT_LOG_BYTES: u64 = 64 * 1_024 * 1_024;
 /// indexes, a hundred thousand tasks of 100 KiB take as much memory as those of 1 KiB.
 pub const RESIDENT_BYTES: u64 = 64 * 1_024 * 1_024;
 
+/// Bytes of encoded tasks after which a page of a list or an export of a journal ends: they are read back for it together, and
+/// its reader holds them.
+pub const PAGE_BYTES_MAX: u64 = 32 * 1_024 * 1_024;
+
 /// Maximum number of chunks that a broker reads back at once.
 pub const CHUNK_READS_MAX: usize = 4;
 

@@ -74,6 +74,15 @@ impl LiveTask {
         matches!(self.body, TaskBody::Evicted { .. })
     }
 
+    /// Length of its encoding; 0 while it runs.
+    pub(super) fn bytes(&self) -> u64 {
+        match &self.body {
+            TaskBody::Encoded(body) => body.len() as u64,
+            TaskBody::Running(_) => 0,
+            TaskBody::Evicted { bytes, .. } => u64::from(*bytes),
+        }
+    }
+
     /// Revision of the task.
     pub(super) fn rev(&self) -> Result<u64> {
         match &self.body {

@@ -11,7 +11,7 @@ use super::types::{ReadyKey, TypeRow};
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::ids::{TaskId, TaskIdPrefix, TaskType, WorkerId};
-use crate::limits::ARCHIVE_PAGE_BYTES;
+use crate::limits::{ARCHIVE_PAGE_BYTES, PAGE_BYTES_MAX};
 use crate::task::{Status, Task};
 use crate::time::Minute;
 
@@ -116,8 +116,8 @@ impl JournalState {
     }
 
     /// Lists the tasks that match a filter, in the order of their ids, from an id on. At most `max` live tasks are examined,
-    /// so that a page takes a limited time; it may have fewer tasks, or none, although another page follows. It ends before an
-    /// evicted task: see [`list_needs`](Self::list_needs).
+    /// so that a page takes a limited time; it may have fewer tasks, or none, although another page follows. Tasks that
+    /// are evicted must have been read back: see [`list_needs`](Self::list_needs).
     pub fn list(&self, filter: &Filter, first: Option<TaskId>, max: usize) -> Result<TaskPage> {
         let may_match =
             |object: &ArchiveRef| filter.status.is_none_or(|status| object.counts.contains_key(&status));
@@ -133,16 +133,16 @@ impl JournalState {
         Ok(TaskPage { tasks, archived, next })
     }
 
-    /// Evicted task with which a page of a [list](Self::list) would begin, so that the page would have no tasks.
+    /// Evicted task of a page of a [list](Self::list).
     #[must_use]
     pub fn list_needs(&self, filter: &Filter, first: Option<TaskId>, max: usize) -> Option<TaskId> {
         self.page_needs(first, max, |live| self.includes(filter, live))
     }
 
-    /// Evicted task with which a page of an [export](Self::export) would begin.
+    /// Evicted task of a page of an [export](Self::export).
     #[must_use]
-    pub fn export_needs(&self, first: Option<TaskId>) -> Option<TaskId> {
-        self.page_needs(first, 1, |_| true)
+    pub fn export_needs(&self, first: Option<TaskId>, max: usize) -> Option<TaskId> {
+        self.page_needs(first, max, |_| true)
     }
 
     fn page_needs(
@@ -151,9 +151,9 @@ impl JournalState {
         max: usize,
         is_read: impl Fn(&LiveTask) -> bool,
     ) -> Option<TaskId> {
-        let start = first.map_or(Bound::Unbounded, Bound::Included);
-        let mut page = self.tasks.range((start, Bound::Unbounded)).take(max);
-        page.find(|(_, live)| is_read(live)).filter(|(_, live)| live.is_evicted()).map(|(id, _)| *id)
+        let range = self.page_range(first, max, &is_read, |_| false);
+        let mut page = self.live_in(&range);
+        page.find(|(_, live)| live.is_evicted() && is_read(live)).map(|(id, _)| *id)
     }
 
     /// True if a filter may match a task, by its index.
@@ -162,8 +162,7 @@ impl JournalState {
         filter.includes(live.indexed.status, task_type.as_str())
     }
 
-    /// Exports at most `max` live tasks, and the archived ones beside them, in the order of their ids. Ends before an
-    /// evicted task.
+    /// Exports at most `max` live tasks, and the archived ones beside them, in the order of their ids.
     pub fn export(&self, first: Option<TaskId>, max: usize) -> Result<ExportPage> {
         let archived = self.page_range(first, max, |_| true, |_| true);
         let mut tasks = Vec::new();
@@ -176,8 +175,8 @@ impl JournalState {
         Ok(ExportPage { tasks, archived, next })
     }
 
-    /// Range of a page: from an id on, with at most `max` live tasks, up to the first evicted one that is to be read, and with
-    /// archive objects of a limited size.
+    /// Range of a page: from an id on, with at most `max` live tasks, of which those that are read have a limited size, and
+    /// with archive objects of a limited size.
     fn page_range(
         &self,
         first: Option<TaskId>,
@@ -186,8 +185,10 @@ impl JournalState {
         may_match: impl Fn(&ArchiveRef) -> bool,
     ) -> ArchivedRange {
         let start = first.map_or(Bound::Unbounded, Bound::Included);
+        let mut read_bytes = 0;
         let is_end = |(place, (_, live)): &(usize, (_, &LiveTask))| {
-            *place == max || (live.is_evicted() && is_read(live))
+            read_bytes += if is_read(live) { live.bytes() } else { 0 };
+            *place == max || (*place > 0 && read_bytes > PAGE_BYTES_MAX)
         };
         let mut live = self.tasks.range((start, Bound::Unbounded)).enumerate();
         let mut end = live.find(is_end).map(|(_, (id, _))| *id);

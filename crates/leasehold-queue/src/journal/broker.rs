@@ -26,6 +26,7 @@ use leasehold_core::{Error, Kind, Now, Result, StoreTime};
 use leasehold_store::Client;
 use leasehold_store::host::Instant;
 use leasehold_store::mutant::breaks;
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -68,6 +69,8 @@ pub(super) struct Broker {
     archiver: Archiver,
     lookups: Lookups,
     reads: ChunkReads,
+    /// New tasks that wait for the end of a snapshot.
+    submits: VecDeque<BrokerRequest>,
     timer: BrokerTimer,
     /// True if a check was the last call of the writer: a commit that is due comes next.
     is_commit_next: bool,
@@ -103,6 +106,7 @@ impl Broker {
             archiver: Archiver::new(snapshots.archive),
             lookups: Lookups::default(),
             reads: ChunkReads::default(),
+            submits: VecDeque::new(),
             maintenance: Maintenance::new(table, since, writer.trimmer(), is_in_folder, snapshots, now),
             state,
             requests,
@@ -141,6 +145,7 @@ impl Broker {
         loop {
             if !self.maintenance.is_capturing {
                 self.receive_waiting()?;
+                self.submit_held()?;
                 self.tick()?;
                 self.serve_parked()?;
             }
@@ -224,6 +229,7 @@ impl Broker {
         // A process that lives for a moment takes a snapshot, too, when it is due.
         let is_idle = self.writer.is_idle() && !self.maintenance.is_busy();
         let is_idle = is_idle && self.archiver.is_idle() && self.lookups.is_idle() && self.reads.is_idle();
+        let is_idle = is_idle && self.submits.is_empty();
         self.is_closing && self.requests.is_empty() && is_settled && is_idle
     }
 

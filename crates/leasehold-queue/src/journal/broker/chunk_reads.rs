@@ -6,7 +6,8 @@
 //!            └───────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A request needs one evicted task at a time, and the tasks of its chunk stay in memory at least until it was handled.
+//! A request needs one evicted task, and the tasks of its chunk stay in memory at least until it was handled. Only a page of a
+//! list needs more: while one is collected nothing is evicted, and other pages wait.
 //! Chunks of the snapshot that the lease names are not deleted, so a chunk that cannot be read was damaged: the requests that
 //! need it get the error, and all others go on.
 
@@ -38,6 +39,10 @@ pub(super) struct ChunkReads {
     /// Requests that wait for a chunk; none if the broker itself does.
     waiting: BTreeMap<ChunkName, Vec<BrokerRequest>>,
     next: VecDeque<BackingChunk>,
+    /// True while the chunks of a page are collected.
+    has_page: bool,
+    /// Pages that wait for the end of that one.
+    pages: VecDeque<BrokerRequest>,
     running: FuturesUnordered<BoxFuture<'static, ChunkReadDone>>,
     /// Time and place of the last failed read.
     failed: Option<(Instant, ChunkName)>,
@@ -51,7 +56,7 @@ pub(super) struct ChunkReadDone {
 
 impl ChunkReads {
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty()
+        self.waiting.is_empty() && self.pages.is_empty()
     }
 
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<ChunkReadDone> {
@@ -95,9 +100,15 @@ impl ChunkReads {
 impl Broker {
     /// Handles a request again when an evicted task was read back.
     pub(super) fn read_back(&mut self, id: TaskId, request: BrokerRequest) -> Result<()> {
+        let is_page = is_page(&request);
+        if is_page && self.reads.has_page {
+            self.reads.pages.push_back(request);
+            return Ok(());
+        }
         let Some(backing) = self.maintenance.table.backing(&id) else {
             return self.fail(request, no_chunk(&id));
         };
+        self.reads.has_page |= is_page;
         self.reads.add(backing, Some(request));
         self.reads.start(&self.client, self.lease.lease());
         Ok(())
@@ -121,10 +132,29 @@ impl Broker {
         let ChunkReadDone { backing, tasks } = done;
         let requests = self.reads.waiting.remove(&backing.chunk.name).unwrap_or_default();
         self.reads.start(&self.client, self.lease.lease());
+        let had_page = requests.iter().any(is_page);
+        self.handle_read(&backing, tasks, requests, had_page)?;
+        // The next one begins when this one has all that it needs.
+        while had_page && !self.reads.has_page {
+            self.evict();
+            let Some(page) = self.reads.pages.pop_front() else { break };
+            self.handle(page)?;
+        }
+        Ok(())
+    }
+
+    fn handle_read(
+        &mut self,
+        backing: &BackingChunk,
+        tasks: Result<Vec<EncodedTask>>,
+        requests: Vec<BrokerRequest>,
+        has_page: bool,
+    ) -> Result<()> {
         // Otherwise a newer snapshot has replaced it, and has its evicted tasks.
-        if self.maintenance.table.is_backing(&backing)
-            && let Err(error) = self.restore(&backing, tasks)
-        {
+        let restored =
+            if self.maintenance.table.is_backing(backing) { self.restore(backing, tasks) } else { Ok(()) };
+        self.reads.has_page &= !has_page;
+        if let Err(error) = restored {
             let chunk = backing.chunk.name;
             tracing::warn!(?chunk, %error, "failed to read back a chunk of the journal's snapshot");
             self.reads.failed = Some((self.instant(), chunk));
@@ -144,8 +174,14 @@ impl Broker {
         Ok(())
     }
 
-    /// Evicts tasks while more than the limit are in memory.
+    /// Evicts tasks while more than the limit are in memory, except while a page is collected.
     pub(super) fn evict(&mut self) {
-        self.maintenance.evict(&mut self.state);
+        if !self.reads.has_page {
+            self.maintenance.evict(&mut self.state);
+        }
     }
+}
+
+fn is_page(request: &BrokerRequest) -> bool {
+    matches!(request, BrokerRequest::Read { query, .. } if query.is_page())
 }

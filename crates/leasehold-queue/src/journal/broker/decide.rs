@@ -25,6 +25,11 @@ impl Broker {
         if let Some(id) = request.needs(&self.state) {
             return self.read_back(id, request);
         }
+        let is_new = matches!(request, BrokerRequest::Submit { .. } | BrokerRequest::Import { .. });
+        if is_new && self.maintenance.holds_submits(self.state.resident_bytes()) {
+            self.submits.push_back(request);
+            return Ok(());
+        }
         match request {
             BrokerRequest::Submit { task, by, answer } => {
                 self.decide(&by, Urgency::Urgent, answer, |state, context| state.submit(*task, context))
@@ -91,6 +96,15 @@ impl Broker {
                 Ok(())
             }
         }
+    }
+
+    /// Handles new tasks that have waited for the end of a snapshot.
+    pub(super) fn submit_held(&mut self) -> Result<()> {
+        while !self.open.is_full() && !self.maintenance.holds_submits(self.state.resident_bytes()) {
+            let Some(request) = self.submits.pop_front() else { break };
+            self.handle(request)?;
+        }
+        Ok(())
     }
 
     /// Decides, logs, and holds the answer.

@@ -163,6 +163,12 @@ impl Maintenance {
         self.table.evict(state, self.limits.resident_bytes);
     }
 
+    /// True if new tasks are to wait: a snapshot is on its way, after which others can be evicted, and many are in memory.
+    /// Otherwise a producer that is faster than snapshots are written would fill the memory.
+    pub(super) fn holds_submits(&self, resident_bytes: u64) -> bool {
+        self.is_busy() && resident_bytes > most_resident(self.limits.resident_bytes).saturating_mul(2)
+    }
+
     /// Time until a snapshot is due; none if nothing has changed, or one is being written. Changed tasks cannot be evicted
     /// before the next one.
     pub(super) fn due_in(&self, now: Instant, resident_bytes: u64) -> Option<Duration> {
