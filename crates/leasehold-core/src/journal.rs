@@ -22,6 +22,7 @@
 //! | [`change`] | difference between two revisions of a task |
 //! | [`commit`] | encoding of one write to the log |
 //! | [`decide`] | decisions on requests: one file each |
+//! | [`evicted`] | tasks of which only the index is in memory |
 //! | [`record`] | records: the lines of a commit |
 //! | [`sealed`] | header line with a checksum |
 //! | [`snapshot`] | the live tasks at one position of the log |
@@ -34,6 +35,7 @@ pub mod archive;
 pub mod change;
 pub mod commit;
 pub mod decide;
+pub mod evicted;
 mod index;
 mod read;
 pub mod record;
@@ -51,10 +53,11 @@ pub use archive::{
 pub use change::TaskChange;
 pub use commit::{Commit, CommitHash, CommitHeader, EncodedCommit, Fence, LogPosition, Seq};
 pub use decide::{
-    ArchiveWork, ClaimRequest, ClaimToRenew, JournalContext, JournalDecision, ObjectPurge, Operated,
-    PurgeCursor, PurgePage, RenewRequest, RenewedClaim, SettleRequest, SubmitRequest, Ticked,
+    ArchiveWork, ClaimRequest, ClaimToRenew, ClaimedTasks, JournalContext, JournalDecision, ObjectPurge,
+    Operated, PurgeCursor, PurgePage, RenewRequest, RenewedClaim, SettleRequest, SubmitRequest, Ticked,
     check_same_task, purge_archived, purges_archived,
 };
+pub use evicted::LiveBody;
 pub use read::{ArchivedRange, ExportPage, JournalCounts, TaskPage, TaskPlace};
 pub use record::{ChangeKind, JournalRecord};
 pub use snapshot::{ChunkName, ChunkRef, SnapshotManifest};

@@ -146,6 +146,18 @@ pub const SNAPSHOT_COMMITS: u64 = 1_000;
 /// Bytes of commits after which a broker takes a snapshot: less than a second of replay.
 pub const SNAPSHOT_LOG_BYTES: u64 = 64 * 1_024 * 1_024;
 
+/// Bytes of encoded tasks that a process keeps in memory beside those that have changed since the newest snapshot; a chunk has
+/// the others. Sixteen chunks: enough to hand out and to show tasks of many ages without reading a chunk for each. With their
+/// indexes, a hundred thousand tasks of 100 KiB take as much memory as those of 1 KiB.
+pub const RESIDENT_BYTES: u64 = 64 * 1_024 * 1_024;
+
+/// Bytes of encoded tasks after which a page of a list or an export of a journal ends: they are read back for it together, and
+/// its reader holds them.
+pub const PAGE_BYTES_MAX: u64 = 32 * 1_024 * 1_024;
+
+/// Maximum number of chunks that a broker reads back at once.
+pub const CHUNK_READS_MAX: usize = 4;
+
 /// Time after which a broker takes a snapshot if anything has changed.
 pub const SNAPSHOT_INTERVAL: Duration = Duration::from_mins(5);
 

@@ -27,13 +27,15 @@
 //! | `query` | reads of the state |
 //! | `changes` | tasks that have changed lately |
 //! | `follow` | reading without the lease |
-//! | `snapshot` | the live tasks in chunks, so that a replay is short |
+//! | `snapshot`, `chunks` | the live tasks in chunks, so that a replay is short; which have changed, or are not in memory |
+//! | `replay` | the snapshot and the commits after it |
 //! | `check`, `damage` | missing and corrupt parts: all of them, and what to do |
 
 mod archive;
 mod broker;
 mod changes;
 mod check;
+mod chunks;
 mod commit;
 mod damage;
 mod follow;
@@ -45,6 +47,7 @@ mod open;
 mod query;
 mod reads;
 mod remote;
+mod replay;
 mod request;
 mod service;
 mod snapshot;
@@ -63,18 +66,23 @@ pub use self::transport::{
     AcceptedClient, BrokerAddress, BrokerListener, BrokerTransport, ClientAccess, LeaseSecret, LineChannel,
     NetworkAddress, PreparedListener,
 };
-use leasehold_core::Result;
 pub use leasehold_core::journal::ArchiveLimits;
+use leasehold_core::{Kind, Result, TaskId};
 use leasehold_store::Client;
 use std::sync::Arc;
 use tokio::sync::Mutex;
 
+use self::damage::with_way_out;
 use self::follow::Follower;
 use self::handle::BrokerSlot;
 use self::query::{StateAnswer, StateQuery};
+use self::replay::Replayed;
 use self::request::{BrokerRequest, Freshness};
 use crate::connect::{Place, QueueConfig};
 use crate::meta::{LayoutName, QueueMeta, open_meta};
+
+/// Maximum number of times that a read without the lease starts over because its snapshot is replaced.
+const FOLLOW_STARTS_MAX: u32 = 3;
 
 /// A task queue in the journal layout. Cheap to clone; clones share the broker of this process.
 #[derive(Debug, Clone)]
@@ -112,16 +120,46 @@ impl JournalQueue {
         let request = move |answer| BrokerRequest::Read { query: asked, freshness, answer };
         match self.broker.ask_serving(request).await {
             Some(answer) => answer,
-            None => self.follow(|follower| query.answer(&follower.state)).await,
+            None => {
+                self.follow(|replayed| query.needs(&replayed.state), |replayed| query.answer(&replayed.state))
+                    .await
+            }
         }
     }
 
-    /// Reads the state without the lease.
-    async fn follow<T>(&self, read: impl FnOnce(&Follower) -> Result<T>) -> Result<T> {
+    /// Reads the state without the lease. `needs` gives an evicted task without which it cannot be read.
+    async fn follow<T>(
+        &self,
+        needs: impl Fn(&Replayed) -> Option<TaskId>,
+        read: impl FnOnce(&Replayed) -> Result<T>,
+    ) -> Result<T> {
         let mut following = self.follower.lock().await;
-        let follower = Follower::follow(following.take(), &self.client, &self.broker.home().log).await?;
-        let follower = following.insert(follower);
-        follower.state.advance(self.client.known_now()?);
-        read(follower)
+        let mut starts = 1;
+        loop {
+            let follower = Follower::follow(following.take(), &self.client, self.broker.home()).await?;
+            let Follower { replayed, .. } = following.insert(follower);
+            replayed.state.advance(self.client.known_now()?);
+            replayed.evict();
+            let has_all = loop {
+                match needs(replayed) {
+                    None => break Ok(()),
+                    Some(id) => match replayed.read_back(&self.client, &id).await {
+                        Ok(()) => {}
+                        Err(error) => break Err(error),
+                    },
+                }
+            };
+            match has_all {
+                Ok(()) => return read(replayed),
+                Err(error) => {
+                    *following = None;
+                    // Newer snapshots have replaced its chunk, unless that of the current one is missing, too.
+                    if error.kind() != Kind::Corrupt || starts == FOLLOW_STARTS_MAX {
+                        return Err(with_way_out(error));
+                    }
+                    starts += 1;
+                }
+            }
+        }
     }
 }

@@ -74,7 +74,7 @@ use Mutant::{Code, Migration, Store};
 
 /// All mutants.
 #[rustfmt::skip]
-pub const ALL: [MutantInfo; 75] = [
+pub const ALL: [MutantInfo; 77] = [
     // Conditions and answers.
     info(Store(B::NoCondition), Queue, "wild", "P2", "P2: its revision", "a task is written without its condition"),
     info(Store(B::NoAbsence), Queue, "wild", "P2", "P2: its revision", "a task is created over an existing object"),
@@ -145,6 +145,8 @@ pub const ALL: [MutantInfo; 75] = [
     info(Code("lease-confirmed-early"), Journal, SLOW_TAKEOVER, "P1", "P1: ", "a broker confirms its lease before it puts the fence").first_seed(39),
     info(Code("floor-before-lease"), Journal, STEADY, "P1", "P1: ", "commits are deleted before the lease names the snapshot that covers them").first_seed(7),
     info(Code("fence-not-in-snapshot"), Journal, STEADY, "P1", "snapshot: ", "a snapshot misses the claims that a fence has extended").first_seed(5),
+    info(Code("evicted-not-in-snapshot"), Journal, STEADY, "P1", "snapshot: ", "a snapshot misses the tasks of a changed chunk that are not in memory"),
+    info(Code("changed-chunk-evicted"), Journal, STEADY, "P1", "was changed: it has", "tasks are evicted from memory although no snapshot has them as they are"),
     info(Code("archive-logged-first"), Journal, STEADY, "P1", "but does not exist", "tasks are archived in the log before their object is written").first_seed(10),
     info(Code("archive-object-deleted-early"), Journal, STEADY, "P1", "but the log refers to it", "a merged archive object is deleted before the record that removes it").first_seed(5),
     info(Code("broker-answers-early"), Journal, STEADY, "P1", "P1: ", "a broker answers before the commit is confirmed"),

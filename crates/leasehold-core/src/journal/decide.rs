@@ -18,7 +18,7 @@ mod submit;
 mod tick;
 
 pub use archive::{ArchiveWork, ObjectPurge, purge_archived, purges_archived};
-pub use claim::ClaimRequest;
+pub use claim::{ClaimRequest, ClaimedTasks};
 pub use import::check_same_task;
 pub use operate::Operated;
 pub use purge::{PurgeCursor, PurgePage};

@@ -11,7 +11,7 @@ use super::types::{ReadyKey, TypeRow};
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::ids::{TaskId, TaskIdPrefix, TaskType, WorkerId};
-use crate::limits::ARCHIVE_PAGE_BYTES;
+use crate::limits::{ARCHIVE_PAGE_BYTES, PAGE_BYTES_MAX};
 use crate::task::{Status, Task};
 use crate::time::Minute;
 
@@ -116,16 +116,16 @@ impl JournalState {
     }
 
     /// Lists the tasks that match a filter, in the order of their ids, from an id on. At most `max` live tasks are examined,
-    /// so that a page takes a limited time; it may have fewer tasks, or none, although another page follows.
+    /// so that a page takes a limited time; it may have fewer tasks, or none, although another page follows. Tasks that
+    /// are evicted must have been read back: see [`list_needs`](Self::list_needs).
     pub fn list(&self, filter: &Filter, first: Option<TaskId>, max: usize) -> Result<TaskPage> {
         let may_match =
             |object: &ArchiveRef| filter.status.is_none_or(|status| object.counts.contains_key(&status));
-        let archived = self.page_range(first, max, may_match);
+        let archived = self.page_range(first, max, |live| self.includes(filter, live), may_match);
         let mut tasks = Vec::new();
-        for (_, live) in self.live_in(&archived) {
-            let task_type = &self.indexes.types.row(live.indexed.task_type).name;
-            if filter.includes(live.indexed.status, task_type.as_str()) {
-                let task = live.load()?.into_current();
+        for (id, live) in self.live_in(&archived) {
+            if self.includes(filter, live) {
+                let task = live.load(id)?.into_current();
                 tasks.extend(Some(task).filter(|task| filter.matches(task)));
             }
         }
@@ -133,12 +133,41 @@ impl JournalState {
         Ok(TaskPage { tasks, archived, next })
     }
 
+    /// Evicted task of a page of a [list](Self::list).
+    #[must_use]
+    pub fn list_needs(&self, filter: &Filter, first: Option<TaskId>, max: usize) -> Option<TaskId> {
+        self.page_needs(first, max, |live| self.includes(filter, live))
+    }
+
+    /// Evicted task of a page of an [export](Self::export).
+    #[must_use]
+    pub fn export_needs(&self, first: Option<TaskId>, max: usize) -> Option<TaskId> {
+        self.page_needs(first, max, |_| true)
+    }
+
+    fn page_needs(
+        &self,
+        first: Option<TaskId>,
+        max: usize,
+        is_read: impl Fn(&LiveTask) -> bool,
+    ) -> Option<TaskId> {
+        let range = self.page_range(first, max, &is_read, |_| false);
+        let mut page = self.live_in(&range);
+        page.find(|(_, live)| live.is_evicted() && is_read(live)).map(|(id, _)| *id)
+    }
+
+    /// True if a filter may match a task, by its index.
+    fn includes(&self, filter: &Filter, live: &LiveTask) -> bool {
+        let task_type = &self.indexes.types.row(live.indexed.task_type).name;
+        filter.includes(live.indexed.status, task_type.as_str())
+    }
+
     /// Exports at most `max` live tasks, and the archived ones beside them, in the order of their ids.
     pub fn export(&self, first: Option<TaskId>, max: usize) -> Result<ExportPage> {
-        let archived = self.page_range(first, max, |_| true);
+        let archived = self.page_range(first, max, |_| true, |_| true);
         let mut tasks = Vec::new();
-        for (_, live) in self.live_in(&archived) {
-            let loaded = live.load()?;
+        for (id, live) in self.live_in(&archived) {
+            let loaded = live.load(id)?;
             let (key, claim) = (loaded.logged.key, loaded.logged.claim);
             tasks.push(JournalTask { task: loaded.into_current(), key, claim });
         }
@@ -146,15 +175,23 @@ impl JournalState {
         Ok(ExportPage { tasks, archived, next })
     }
 
-    /// Range of a page: from an id on, with at most `max` live tasks, and with archive objects of a limited size.
+    /// Range of a page: from an id on, with at most `max` live tasks, of which those that are read have a limited size, and
+    /// with archive objects of a limited size.
     fn page_range(
         &self,
         first: Option<TaskId>,
         max: usize,
+        is_read: impl Fn(&LiveTask) -> bool,
         may_match: impl Fn(&ArchiveRef) -> bool,
     ) -> ArchivedRange {
         let start = first.map_or(Bound::Unbounded, Bound::Included);
-        let mut end = self.tasks.range((start, Bound::Unbounded)).nth(max).map(|(id, _)| *id);
+        let mut read_bytes = 0;
+        let is_end = |(place, (_, live)): &(usize, (_, &LiveTask))| {
+            read_bytes += if is_read(live) { live.bytes() } else { 0 };
+            *place == max || (*place > 0 && read_bytes > PAGE_BYTES_MAX)
+        };
+        let mut live = self.tasks.range((start, Bound::Unbounded)).enumerate();
+        let mut end = live.find(is_end).map(|(_, (id, _))| *id);
         let (mut objects, mut bytes) = (Vec::new(), 0);
         for object in self.archive.overlapping(first, end) {
             if !may_match(object) || end.is_some_and(|end| object.name.first() >= end) {

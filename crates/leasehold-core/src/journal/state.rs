@@ -7,16 +7,17 @@
 //!   table of the archive;
 //! * the *volatile* part: renewals and progress of claims, and the time up to which scheduled tasks were made due.
 //!
-//! A broker that takes over has the logged part only.
+//! A broker that takes over has the logged part only. Encoded tasks may be [evicted](super::evicted): a chunk of a snapshot
+//! has them.
 
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::ops::Bound;
 
 use super::archive::{ArchiveChange, ArchiveTable, MovedTask};
 use super::change::TaskChange;
 use super::decide::JournalDecision;
+use super::evicted::{BodyPlaces, evicted_error};
 use super::index::{IndexedTask, TaskIndexes};
 use super::record::JournalRecord;
 use super::task::{EncodedTask, JournalTask, TaskHead};
@@ -32,8 +33,7 @@ pub struct JournalState {
     pub(super) tasks: BTreeMap<TaskId, LiveTask>,
     pub(super) indexes: TaskIndexes,
     pub(super) archive: ArchiveTable,
-    /// Bytes of the encoded tasks.
-    body_bytes: u64,
+    pub(super) bodies: BodyPlaces,
 }
 
 /// A live task.
@@ -48,6 +48,11 @@ pub(super) struct LiveTask {
 pub(super) enum TaskBody {
     Encoded(Box<[u8]>),
     Running(Box<RunningTask>),
+    /// Not in memory: a chunk has it, encoded.
+    Evicted {
+        rev: u64,
+        bytes: u32,
+    },
 }
 
 /// A running task.
@@ -167,7 +172,7 @@ impl JournalState {
             self.indexes.reserve(key, head.id);
         }
         let indexed = self.indexes.insert(&head, body.worker());
-        self.body_bytes += body.bytes();
+        self.bodies.add(&body);
         self.tasks.insert(head.id, LiveTask { indexed, body });
         Ok(())
     }
@@ -177,17 +182,18 @@ impl JournalState {
         let Some(live) = self.tasks.get_mut(&id) else {
             return Err(corrupt(&format!("task {id} changes, but does not exist")));
         };
-        let loaded = parsed.map_or_else(|| Ok(live.load()?.logged), |parsed| Ok(Cow::Owned(parsed)))?;
+        let loaded = parsed.map_or_else(|| Ok(live.load(&id)?.logged), |parsed| Ok(Cow::Owned(parsed)))?;
         change.check_follows(&loaded.task)?;
         let parsed = if let Cow::Owned(parsed) = loaded { Some(parsed) } else { None };
         self.indexes.remove(id, &live.indexed, live.body.worker());
-        self.body_bytes -= live.body.bytes();
         let renewal = live.body.take_renewal();
+        self.bodies.remove(&live.body);
         // A running task is moved, not copied.
         let before = match (parsed, std::mem::replace(&mut live.body, TaskBody::Encoded(Box::default()))) {
             (Some(parsed), _) => parsed,
             (None, TaskBody::Running(running)) => running.logged,
             (None, TaskBody::Encoded(body)) => JournalTask::decode(&body)?,
+            (None, TaskBody::Evicted { .. }) => return Err(evicted_error(&id)),
         };
         let task = before.changed(change)?;
         if task.task.status() == Status::Purged {
@@ -199,15 +205,9 @@ impl JournalState {
         }
         let (head, body) = TaskBody::new(task, renewal);
         live.indexed = self.indexes.insert(&head, body.worker());
-        self.body_bytes += body.bytes();
+        self.bodies.add(&body);
         live.body = body;
         Ok(())
-    }
-
-    /// Bytes of the encoded tasks in memory. Running tasks are kept parsed, and are not counted.
-    #[must_use]
-    pub fn body_bytes(&self) -> u64 {
-        self.body_bytes
     }
 
     /// Objects of the archive.
@@ -230,19 +230,17 @@ impl JournalState {
 
     /// Removes a final task that is in the archive.
     fn remove_final(&mut self, id: TaskId, rev: u64) -> Result<()> {
-        let live = self.tasks.get(&id);
-        let found = match live.map(|live| &live.body) {
-            Some(TaskBody::Encoded(body)) => Some(EncodedTask::read(body)?.into_parts().0)
-                .filter(|head| head.status.is_final() && head.rev == rev),
-            _ => None,
-        };
-        let (Some(live), Some(head)) = (live, found) else {
+        let Some(live) = self.tasks.get(&id).filter(|live| live.is_final_at(rev)) else {
             return Err(corrupt(&format!("task {id} is archived, but is not final at revision {rev}")));
         };
+        let key = match &live.body {
+            TaskBody::Encoded(body) => EncodedTask::read(body)?.into_parts().0.key,
+            _ => self.bodies.take_key(&id),
+        };
         self.indexes.remove(id, &live.indexed, None);
-        self.body_bytes -= live.body.bytes();
+        self.bodies.remove(&live.body);
         self.tasks.remove(&id);
-        if let Some(key) = head.key {
+        if let Some(key) = key {
             self.indexes.free(key, id);
         }
         Ok(())
@@ -251,7 +249,7 @@ impl JournalState {
     fn hear(&mut self, id: TaskId) -> Result<()> {
         let running = self.tasks.get_mut(&id).and_then(|live| match &mut live.body {
             TaskBody::Running(running) => running.logged.claim.as_mut(),
-            TaskBody::Encoded(_) => None,
+            TaskBody::Encoded(_) | TaskBody::Evicted { .. } => None,
         });
         let Some(terms) = running else {
             return Err(corrupt(&format!("task {id} is renewed, but not running")));
@@ -260,7 +258,7 @@ impl JournalState {
         Ok(())
     }
 
-    fn renew_claim(&mut self, id: TaskId, renewal: ClaimRenewal) {
+    pub(super) fn renew_claim(&mut self, id: TaskId, renewal: ClaimRenewal) {
         let Some(live) = self.tasks.get_mut(&id) else { return };
         let TaskBody::Running(running) = &mut live.body else { return };
         running.renewal = Some(renewal);
@@ -268,26 +266,14 @@ impl JournalState {
         self.indexes.move_claim(id, &mut live.indexed, expires_at);
     }
 
-    /// Reads a live task.
+    /// Reads a live task. One that is evicted must have been read back before.
     pub(super) fn load(&self, id: &TaskId) -> Result<Option<LoadedTask<'_>>> {
-        self.tasks.get(id).map(LiveTask::load).transpose()
-    }
-
-    /// Encoded live tasks in the order of their ids, from an id on, for a snapshot. [`insert`](Self::insert) reads them.
-    pub fn encoded_from(&self, first: Option<TaskId>) -> impl Iterator<Item = (TaskId, Cow<'_, [u8]>)> {
-        let start = first.map_or(Bound::Unbounded, Bound::Included);
-        self.tasks.range((start, Bound::Unbounded)).map(|(id, live)| {
-            let body = match &live.body {
-                TaskBody::Encoded(body) => Cow::Borrowed(&**body),
-                TaskBody::Running(running) => Cow::Owned(running.logged.encode().body().to_vec()),
-            };
-            (*id, body)
-        })
+        self.tasks.get(id).map(|live| live.load(id)).transpose()
     }
 }
 
 impl LiveTask {
-    pub(super) fn load(&self) -> Result<LoadedTask<'_>> {
+    pub(super) fn load(&self, id: &TaskId) -> Result<LoadedTask<'_>> {
         Ok(match &self.body {
             TaskBody::Encoded(body) => {
                 LoadedTask { logged: Cow::Owned(JournalTask::decode(body)?), renewal: None }
@@ -295,7 +281,13 @@ impl LiveTask {
             TaskBody::Running(running) => {
                 LoadedTask { logged: Cow::Borrowed(&running.logged), renewal: running.renewal.as_ref() }
             }
+            TaskBody::Evicted { .. } => return Err(evicted_error(id)),
         })
+    }
+
+    /// True if the task is final, at this revision.
+    pub(super) fn is_final_at(&self, rev: u64) -> bool {
+        self.indexed.status.is_final() && self.rev().is_ok_and(|found| found == rev)
     }
 }
 
@@ -309,11 +301,6 @@ impl TaskBody {
         let running = RunningTask { logged: task, renewal };
         let head = TaskHead { time: running.expires_at(), ..running.logged.head() };
         (head, Self::Running(Box::new(running)))
-    }
-
-    /// Bytes of an encoded task.
-    pub(super) fn bytes(&self) -> u64 {
-        if let Self::Encoded(body) = self { body.len() as u64 } else { 0 }
     }
 
     fn worker(&self) -> Option<&WorkerId> {

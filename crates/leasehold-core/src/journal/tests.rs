@@ -4,6 +4,7 @@ mod archive;
 mod broker;
 mod changes;
 mod claims;
+mod evicted;
 mod histories;
 mod lists;
 mod records;

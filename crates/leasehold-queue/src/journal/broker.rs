@@ -14,6 +14,7 @@
 //! answers, and a later request opens a new one.
 
 pub(super) mod archiver;
+mod chunk_reads;
 mod decide;
 mod lookup;
 pub(super) mod maintenance;
@@ -27,12 +28,14 @@ use leasehold_core::{Error, Kind, Now, Result, StoreTime};
 use leasehold_store::Client;
 use leasehold_store::host::Instant;
 use leasehold_store::mutant::breaks;
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
 use self::archiver::{ArchiveDone, Archiver};
+use self::chunk_reads::{ChunkReadDone, ChunkReads};
 use self::lookup::{LookedUp, Lookups};
 use self::maintenance::{Maintenance, MaintenanceDone};
 use self::meter::CommitMeter;
@@ -42,6 +45,7 @@ use self::writer::{BrokerTimer, LeaseSlot, ThreadChoice, WriterDone, WriterSlot}
 use super::changes::ChangeFeed;
 use super::commit::{HeldAnswers, OpenCommit};
 use super::open::OpenedJournal;
+use super::replay::Replayed;
 use super::request::{BrokerRequest, HeldAnswer};
 use super::service::ClientCount;
 use crate::lease::Renewed;
@@ -75,6 +79,9 @@ pub(super) struct Broker {
     maintenance: Maintenance,
     archiver: Archiver,
     lookups: Lookups,
+    reads: ChunkReads,
+    /// New tasks that wait for the end of a snapshot.
+    submits: VecDeque<BrokerRequest>,
     timer: BrokerTimer,
     /// Time at which it began to serve.
     since: StoreTime,
@@ -96,6 +103,7 @@ enum BrokerEvent {
     Maintenance(MaintenanceDone),
     Archived(ArchiveDone),
     LookedUp(Box<LookedUp>),
+    ChunkRead(Box<ChunkReadDone>),
     Request(BrokerRequest),
     /// All senders of requests are gone, or the broker was asked to close.
     Closed,
@@ -109,7 +117,8 @@ impl Broker {
         requests: mpsc::Receiver<BrokerRequest>,
         clients: ClientCount,
     ) -> Self {
-        let OpenedJournal { state, table, since, writer, lease, linger, snapshots } = opened;
+        let OpenedJournal { replayed, writer, lease, linger, snapshots } = opened;
+        let Replayed { state, table, since, .. } = replayed;
         let now = client.host().instant();
         let is_in_folder = client.local_folder().is_some();
         // The renewal that confirmed it.
@@ -117,6 +126,8 @@ impl Broker {
         Self {
             archiver: Archiver::new(snapshots.archive),
             lookups: Lookups::default(),
+            reads: ChunkReads::default(),
+            submits: VecDeque::new(),
             maintenance: Maintenance::new(table, since, writer.trimmer(), is_in_folder, snapshots, now),
             state,
             requests,
@@ -157,9 +168,11 @@ impl Broker {
     }
 
     async fn run(&mut self) -> Result<()> {
+        self.evict();
         loop {
             if !self.maintenance.is_capturing {
                 self.receive_waiting()?;
+                self.submit_held()?;
                 self.tick()?;
                 self.serve_parked()?;
             }
@@ -179,6 +192,7 @@ impl Broker {
                 BrokerEvent::Maintenance(done) => self.maintained(done),
                 BrokerEvent::Archived(done) => self.archived(done)?,
                 BrokerEvent::LookedUp(done) => self.looked_up(*done)?,
+                BrokerEvent::ChunkRead(done) => self.chunk_read(*done)?,
                 BrokerEvent::Request(request) => self.handle(request)?,
                 BrokerEvent::Closed => self.close(),
                 BrokerEvent::Woken => {}
@@ -203,6 +217,9 @@ impl Broker {
             }
             if let Poll::Ready(done) = self.lookups.poll(context) {
                 return Poll::Ready(BrokerEvent::LookedUp(Box::new(done)));
+            }
+            if let Poll::Ready(done) = self.reads.poll(context) {
+                return Poll::Ready(BrokerEvent::ChunkRead(Box::new(done)));
             }
         }
         if !self.is_closing
@@ -229,6 +246,7 @@ impl Broker {
         self.is_closing = true;
         self.requests.close();
         self.parked.clear();
+        self.reads.drop_claims();
         self.watches.clear();
         self.open.hurry();
     }
@@ -237,7 +255,8 @@ impl Broker {
         let is_settled = self.open.is_empty() && self.unchecked.is_empty();
         // A process that lives for a moment takes a snapshot, too, when it is due.
         let is_idle = self.writer.is_idle() && !self.maintenance.is_busy();
-        let is_idle = is_idle && self.archiver.is_idle() && self.lookups.is_idle();
+        let is_idle = is_idle && self.archiver.is_idle() && self.lookups.is_idle() && self.reads.is_idle();
+        let is_idle = is_idle && self.submits.is_empty();
         self.is_closing && self.requests.is_empty() && is_settled && is_idle
     }
 
@@ -309,7 +328,7 @@ impl Broker {
         let commit = self.open.due_in(now).filter(|_| self.writer.is_idle());
         let renewal = self.lease.renewal_due_in(now);
         let wake = self.state.next_wake().map(|at| self.until(at));
-        let snapshot = self.maintenance.due_in(now);
+        let snapshot = self.maintenance.due_in(now, self.state.resident_bytes());
         let left = [commit, renewal, wake, snapshot].into_iter().flatten().min()?;
         let nanos = i64::try_from(left.as_nanos()).unwrap_or(i64::MAX);
         Some(Instant { boot_ns: now.boot_ns.saturating_add(nanos), ..now })

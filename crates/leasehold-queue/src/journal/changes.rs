@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashSet, VecDeque};
 
 use super::JournalQueue;
+use super::replay::Replayed;
 use super::request::BrokerRequest;
 
 /// Number of changes that are kept: a reader that asks every few seconds misses none at the rates of a journal. Two megabytes.
@@ -38,7 +39,7 @@ pub struct ChangePage {
 }
 
 /// Ids of the tasks that have changed lately, in order; a task that has changed twice is there twice.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ChangeFeed {
     source: String,
     /// Number of the first change that is kept.
@@ -69,17 +70,18 @@ impl ChangeFeed {
         self.changed.push_back(id);
     }
 
+    /// Evicted task without which the changes after a place cannot be read.
+    pub(super) fn needs(&self, since: Option<&ChangePosition>, state: &JournalState) -> Option<TaskId> {
+        self.after(self.place(since).unwrap_or(self.end())).copied().find(|id| state.is_evicted(id))
+    }
+
     /// Reads the changes after a place.
     pub(super) fn page(&self, since: Option<&ChangePosition>, state: &JournalState) -> Result<ChangePage> {
-        let end = self.first + self.changed.len() as u64;
-        let start = since
-            .filter(|since| since.source == self.source && (self.first..=end).contains(&since.number))
-            .map(|since| since.number);
-        let from = start.unwrap_or(end);
-        let skipped = usize::try_from(from - self.first).unwrap_or(usize::MAX);
-        let ids: Vec<_> = self.changed.iter().skip(skipped).take(BROKER_PAGE_MAX).copied().collect();
+        let start = self.place(since);
+        let from = start.unwrap_or(self.end());
+        let ids: Vec<_> = self.after(from).copied().collect();
         let position = ChangePosition { source: self.source.clone(), number: from + ids.len() as u64 };
-        let has_more = position.number < end;
+        let has_more = position.number < self.end();
         let (mut tasks, mut gone, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
         for id in ids.into_iter().filter(|id| seen.insert(*id)) {
             match state.get(&id)? {
@@ -88,6 +90,24 @@ impl ChangeFeed {
             }
         }
         Ok(ChangePage { position, is_gap: start.is_none(), tasks, gone, has_more })
+    }
+
+    /// Number of a place, if the changes after it are kept.
+    fn place(&self, since: Option<&ChangePosition>) -> Option<u64> {
+        let is_kept = |since: &&ChangePosition| {
+            since.source == self.source && (self.first..=self.end()).contains(&since.number)
+        };
+        since.filter(is_kept).map(|since| since.number)
+    }
+
+    fn end(&self) -> u64 {
+        self.first + self.changed.len() as u64
+    }
+
+    /// Tasks of one page, from a number on.
+    fn after(&self, from: u64) -> impl Iterator<Item = &TaskId> {
+        let skipped = usize::try_from(from - self.first).unwrap_or(usize::MAX);
+        self.changed.iter().skip(skipped).take(BROKER_PAGE_MAX)
     }
 }
 
@@ -99,7 +119,10 @@ impl JournalQueue {
         let request = move |answer| BrokerRequest::Changes { since: asked, answer };
         match self.broker.ask_serving(request).await {
             Some(page) => page,
-            None => self.follow(|follower| follower.changes.page(since, &follower.state)).await,
+            None => {
+                let needs = |replayed: &Replayed| replayed.changes.needs(since, &replayed.state);
+                self.follow(needs, |replayed| replayed.changes.page(since, &replayed.state)).await
+            }
         }
     }
 }

@@ -6,15 +6,16 @@
 //! Requests: 1 get per commit since the last read, 1 beyond the end, and 1 of the lease; the first time 1 more of the lease, 1
 //! of the manifest, 1 per chunk, and 1 list of the log.
 
-use leasehold_core::journal::{JournalState, LogPosition};
+use leasehold_core::journal::LogPosition;
 use leasehold_core::{Error, Kind, Result};
 use leasehold_store::{Client, Followed, Log, LogReader};
 
+use super::broker::maintenance::most_resident;
 use super::changes::ChangeFeed;
 use super::damage::{missing_lease, with_way_out};
+use super::home::LogHome;
 use super::lease::{self, JournalFields};
-use super::open::apply;
-use super::snapshot::load;
+use super::replay::Replayed;
 
 /// Maximum number of times that a read starts over.
 const STARTS_MAX: u32 = 3;
@@ -22,10 +23,12 @@ const STARTS_MAX: u32 = 3;
 /// State that follows the log.
 #[derive(Debug)]
 pub(super) struct Follower {
-    pub(super) state: JournalState,
-    /// Tasks that have changed since it began.
-    pub(super) changes: ChangeFeed,
+    pub(super) replayed: Replayed,
     reader: LogReader,
+    /// Snapshot at which it began.
+    from: LogPosition,
+    /// Bytes of encoded tasks to keep in memory.
+    bytes_max: u64,
 }
 
 impl Follower {
@@ -35,24 +38,23 @@ impl Follower {
     }
 
     /// Begins at the snapshot that the lease names, and reads the log to its current end.
-    async fn new(client: &Client, log: &Log, fields: Option<&JournalFields>) -> Result<Self> {
+    async fn new(client: &Client, home: &LogHome, fields: Option<&JournalFields>) -> Result<Self> {
         let from = fields.map_or(LogPosition::START, |fields| fields.snapshot);
-        let mut state = JournalState::default();
-        if from != LogPosition::START {
-            load(client, from, &mut state).await?;
-        }
+        let bytes_max = home.snapshots.resident_bytes;
+        let mut replayed = Replayed::load(client, from, bytes_max).await?;
         // One that begins at the same place reads the same changes.
-        let changes = ChangeFeed::new(format!("the log after commit {}", from.seq));
-        let mut follower = Self { state, changes, reader: log.reader(from) };
-        follower.read().await?;
+        replayed.changes = ChangeFeed::new(format!("the log after commit {}", from.seq));
+        let mut follower = Self { replayed, reader: home.log.reader(from), from, bytes_max };
+        follower.read(client).await?;
         Ok(follower)
     }
 
     /// Reads the log to its current end. Starts over if the part that it needs next may have been deleted.
-    pub(super) async fn follow(known: Option<Self>, client: &Client, log: &Log) -> Result<Self> {
+    pub(super) async fn follow(known: Option<Self>, client: &Client, home: &LogHome) -> Result<Self> {
+        let log = &home.log;
         let mut outcome = match known {
-            Some(mut follower) => follower.read().await.map(|()| follower),
-            None => Self::new(client, log, fields(client, log).await?.as_ref()).await,
+            Some(mut follower) => follower.read(client).await.map(|()| follower),
+            None => Self::new(client, home, fields(client, log).await?.as_ref()).await,
         };
         for _ in 0..STARTS_MAX {
             // Read after the log: commits are deleted only after the lease has a floor above them, so that a slot that was
@@ -62,21 +64,23 @@ impl Follower {
                 Ok(follower) if follower.is_complete(fields.as_ref()) => return Ok(follower),
                 Err(error) if error.kind() != Kind::Corrupt => return Err(error),
                 // Rule B12: what was read may have been deleted, or belong to a process that lost its lease.
-                _ => Self::new(client, log, fields.as_ref()).await,
+                _ => Self::new(client, home, fields.as_ref()).await,
             };
         }
         let message = "commits are deleted before they can be read; retry";
         outcome.map_err(with_way_out).and(Err(Error::new(Kind::Unavailable, message)))
     }
 
-    /// True if the next commit was not deleted when it was found absent.
+    /// True if the next commit was not deleted when it was found absent, and no newer snapshot would take less memory.
     fn is_complete(&self, fields: Option<&JournalFields>) -> bool {
-        fields.is_none_or(|fields| self.position().seq.next() >= fields.floor)
+        let is_large = self.replayed.state.resident_bytes() > most_resident(self.bytes_max);
+        fields.is_none_or(|fields| {
+            self.position().seq.next() >= fields.floor && !(is_large && fields.snapshot.seq > self.from.seq)
+        })
     }
 
-    async fn read(&mut self) -> Result<()> {
-        let Self { state, changes, reader } = self;
-        match reader.read(|commit| apply(state, &commit, |record| changes.record(record))).await? {
+    async fn read(&mut self, client: &Client) -> Result<()> {
+        match self.replayed.read_on(client, &mut self.reader, None).await? {
             Followed::Current => Ok(()),
             Followed::Mismatch(error) => Err(Error::new(Kind::Corrupt, error.to_string()).because(error)),
         }

@@ -11,21 +11,21 @@
 //! 1 put to confirm the lease; in a bucket 1 get of the lease per second of waiting; in a new queue 1 more get and 1 list.
 
 use futures::future::{Either, select};
-use leasehold_core::journal::{Commit, Fence, JournalRecord, JournalState, LogPosition};
+use leasehold_core::journal::{Commit, Fence, JournalRecord, JournalState};
 use leasehold_core::limits::{JOURNAL_LEASE_RENEW_INTERVAL, JOURNAL_LEASE_TTL};
 use leasehold_core::{Error, HexName, Kind, Lease, Result, StoreTime};
 use leasehold_store::mutant::breaks;
-use leasehold_store::{Client, FencedLog, Log, LogHolder, LogWriter, TakeOver};
+use leasehold_store::{Client, FencedLog, Followed, Log, LogHolder, LogWriter, TakeOver};
 use std::pin::pin;
 use std::time::Duration;
 
-use super::broker::maintenance::{CommitsSince, SnapshotLimits};
+use super::broker::maintenance::SnapshotLimits;
 use super::broker::superseded;
 use super::commit::Linger;
 use super::damage::with_way_out;
 use super::home::LogHome;
 use super::lease::{self, BrokerLease, JournalFields, TakenJournal, new_instance};
-use super::snapshot::{ChunkTable, load};
+use super::replay::Replayed;
 use super::stage::StageSetter;
 use super::transport::{BrokerAddress, BrokerListener, BrokerTransport, LineChannel};
 use crate::lease::Renewed;
@@ -40,6 +40,9 @@ const LOCKED_WITHIN: Duration = Duration::from_secs(1);
 /// Time for which a process that never becomes the broker waits for one: after a broker has ended, another process takes over.
 const BROKER_WAIT: Duration = Duration::from_secs(5);
 
+/// Maximum number of times that a takeover begins again because an earlier broker changes tasks that are evicted.
+const REPLAYS_MAX: u32 = 10;
+
 /// Pause after a refused connection.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 /// Refused connections in a row after which a broker on this host counts as ended.
@@ -49,11 +52,7 @@ const REFUSED_LEASE_AGE_MIN: Duration = Duration::from_secs(10);
 
 /// Everything that a broker begins with.
 pub(super) struct OpenedJournal {
-    pub(super) state: JournalState,
-    /// Chunks of the snapshot, and those that have changed since.
-    pub(super) table: ChunkTable,
-    /// Commits since the snapshot.
-    pub(super) since: CommitsSince,
+    pub(super) replayed: Replayed,
     pub(super) writer: LogWriter,
     pub(super) lease: BrokerLease,
     pub(super) linger: Linger,
@@ -96,12 +95,12 @@ pub(super) async fn open(
             },
             None => None,
         };
-        Ok((listener, take_over(&home.log, &mut lease, instance).await?))
+        Ok((listener, take_over(home, &mut lease, instance).await?))
     };
     match opened.await {
-        Ok((listener, (Replayed { state, table, since }, writer))) => {
+        Ok((listener, (replayed, writer))) => {
             let LogHome { linger, snapshots, .. } = *home;
-            let journal = OpenedJournal { state, table, since, writer, lease, linger, snapshots };
+            let journal = OpenedJournal { replayed, writer, lease, linger, snapshots };
             Ok(OpenedQueue::Broker(Box::new(journal), listener))
         }
         Err(error) => {
@@ -266,31 +265,15 @@ enum HolderConnection {
     Unreachable,
 }
 
-/// State that is replayed.
-#[derive(Default)]
-struct Replayed {
-    state: JournalState,
-    table: ChunkTable,
-    since: CommitsSince,
-}
-
-impl Replayed {
-    fn apply(&mut self, commit: &Commit) -> Result<()> {
-        self.since.add(commit.records.len());
-        let table = &mut self.table;
-        apply(&mut self.state, commit, |record| table.record(record))?;
-        if commit.header.fence.is_some() {
-            self.table.fence(commit.header.seq, &self.state);
-        }
-        Ok(())
-    }
-}
-
 /// Replays the log and puts the fence, while the lease is renewed beside it; then confirms the lease.
-async fn take_over(log: &Log, lease: &mut BrokerLease, instance: HexName) -> Result<(Replayed, LogWriter)> {
+async fn take_over(
+    home: &LogHome,
+    lease: &mut BrokerLease,
+    instance: HexName,
+) -> Result<(Replayed, LogWriter)> {
     let mut replayed = Replayed::default();
     let is_early = breaks("lease-confirmed-early") && lease.renew().await? == Renewed::Kept;
-    let fenced = fence(log, lease, instance, &mut replayed).await?;
+    let fenced = fence(home, lease, instance, &mut replayed).await?;
     // Sent only now: an earlier renewal says nothing about the moment of the fence (rules B2 and B3).
     let confirmed =
         fenced.confirm(|| async { Ok(is_early || lease.renew().await? == Renewed::Kept) }).await?;
@@ -298,7 +281,7 @@ async fn take_over(log: &Log, lease: &mut BrokerLease, instance: HexName) -> Res
 }
 
 async fn fence(
-    log: &Log,
+    home: &LogHome,
     lease: &mut BrokerLease,
     instance: HexName,
     replayed: &mut Replayed,
@@ -308,10 +291,8 @@ async fn fence(
     let holder = LogHolder { epoch: lease.epoch(), instance };
     let fence = || Ok(Fence { trusted_until, at: client.known_now()?.latest_known() });
     let taking = async {
-        if snapshot != LogPosition::START {
-            replayed.table = ChunkTable::new(load(&client, snapshot, &mut replayed.state).await?);
-        }
-        log.take_over(&holder, snapshot, fence, |commit| replayed.apply(&commit)).await
+        *replayed = Replayed::load(&client, snapshot, home.snapshots.resident_bytes).await?;
+        replay(&client, &home.log, &holder, fence, replayed).await
     };
     let taking = pin!(taking);
     let taken = match select(taking, pin!(keep_renewed(lease))).await {
@@ -326,6 +307,39 @@ async fn fence(
         Err(error) if error.kind() == Kind::Corrupt => Err(judge(lease, error).await),
         Err(error) => Err(error),
     }
+}
+
+/// Replays the log and puts the fence. A takeover reads without a pause, so a log that changes evicted tasks is read to its
+/// current end before it; a commit of an earlier broker that changes one after that ends the takeover, which begins again.
+async fn replay(
+    client: &Client,
+    log: &Log,
+    holder: &LogHolder,
+    fence: impl Fn() -> Result<Fence> + Send + Sync,
+    replayed: &mut Replayed,
+) -> Result<TakeOver> {
+    for _ in 0..REPLAYS_MAX {
+        if replayed.state.evicted() > 0 {
+            let mut reader = log.reader(replayed.position);
+            match replayed.read_on(client, &mut reader, Some(holder.epoch)).await? {
+                Followed::Current => {}
+                Followed::Mismatch(error) => return Ok(TakeOver::Mismatch(error)),
+            }
+        }
+        let mut needs_chunk = false;
+        let taken = log.take_over(holder, replayed.position, &fence, |commit| {
+            if replayed.state.commit_needs(&commit.records).is_some() {
+                needs_chunk = true;
+                return Err(Error::new(Kind::Unavailable, "another broker writes to the journal; retry"));
+            }
+            replayed.apply(&commit)
+        });
+        match taken.await {
+            Err(_) if needs_chunk => {}
+            taken => return taken,
+        }
+    }
+    Err(Error::new(Kind::Unavailable, "another broker writes to the journal; retry"))
 }
 
 /// Applies a commit to the state. Calls `on_record` with each record before it is applied.

@@ -34,6 +34,21 @@ pub(super) enum StateAnswer {
 }
 
 impl StateQuery {
+    /// True if it may need more than one evicted task.
+    pub(super) fn is_page(&self) -> bool {
+        matches!(self, Self::List { .. } | Self::Export { .. })
+    }
+
+    /// Evicted task without which the state cannot be read.
+    pub(super) fn needs(&self, state: &JournalState) -> Option<TaskId> {
+        match self {
+            Self::Place(id) => Some(*id).filter(|id| state.is_evicted(id)),
+            Self::List { filter, first } => state.list_needs(filter, *first, BROKER_PAGE_MAX),
+            Self::Export { first } => state.export_needs(*first, BROKER_PAGE_MAX),
+            Self::Find(_) | Self::Count => None,
+        }
+    }
+
     /// Reads the state.
     pub(super) fn answer(&self, state: &JournalState) -> Result<StateAnswer> {
         Ok(match self {

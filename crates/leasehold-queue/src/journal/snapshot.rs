@@ -7,195 +7,101 @@
 //! A snapshot covers confirmed commits only (rule B13): the broker takes no request while the commit in flight is confirmed,
 //! and then copies the changed chunks. Everything after that happens while it serves requests. The snapshot counts from the
 //! moment at which the lease names it, which also fixes what may be deleted (rule B7).
+//!
+//! Tasks of a chunk that the lease's snapshot has, and that has not changed since, may be evicted from memory. So the chunks of
+//! that snapshot have every evicted task, at any time: a changed chunk is written with those that the old one has.
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_core::journal::snapshot::{decode_chunk, encode_chunk};
 use leasehold_core::journal::{
-    ArchiveTable, ChunkName, ChunkRef, JournalRecord, JournalState, LogPosition, Seq, SnapshotManifest,
+    ArchiveTable, ChunkName, ChunkRef, EncodedTask, JournalState, LogPosition, Seq, SnapshotManifest,
 };
-use leasehold_core::limits::{CHUNK_BYTES, SLOTS_AT_ONCE};
+use leasehold_core::limits::SLOTS_AT_ONCE;
 use leasehold_core::{Error, Kind, Result, StoreTime, TaskId, keys};
 use leasehold_store::mutant::breaks;
 use leasehold_store::{Client, Purpose, PutOutcome, When};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-/// Chunks of the newest snapshot, and those that have changed since.
-#[derive(Debug, Default)]
-pub(super) struct ChunkTable {
-    /// In the order of their ids; together they cover all ids.
-    chunks: Vec<TableChunk>,
-    /// Newest snapshot; none before the first.
-    manifest: Option<SnapshotManifest>,
-    /// Commits that are fences.
-    fences: BTreeSet<Seq>,
-}
-
-#[derive(Debug, Clone)]
-struct TableChunk {
-    first: TaskId,
-    /// None if it was captured, and is not written yet.
-    written: Option<ChunkRef>,
-    is_changed: bool,
-}
+use super::chunks::backing;
 
 /// Part of a state that is to be written.
 #[derive(Debug)]
 pub(super) struct CapturedSnapshot {
-    position: LogPosition,
-    at: StoreTime,
-    parts: Vec<SnapshotPart>,
-    archive: ArchiveTable,
-    fences: Vec<Seq>,
-    deleted_to: Seq,
-    previous: Option<SnapshotManifest>,
+    pub(super) position: LogPosition,
+    pub(super) at: StoreTime,
+    pub(super) parts: Vec<SnapshotPart>,
+    pub(super) archive: ArchiveTable,
+    pub(super) fences: Vec<Seq>,
+    pub(super) deleted_to: Seq,
+    pub(super) previous: Option<SnapshotManifest>,
 }
 
 #[derive(Debug)]
-enum SnapshotPart {
+pub(super) enum SnapshotPart {
     Unchanged(ChunkRef),
-    Changed { first: TaskId, tasks: u64, lines: Vec<u8> },
+    Changed(ChangedChunk),
 }
 
-impl ChunkTable {
-    /// Table of a snapshot that was loaded.
-    pub(super) fn new(manifest: SnapshotManifest) -> Self {
-        let fences = manifest.fences.iter().copied().collect();
-        let written = |chunk: &ChunkRef| TableChunk {
-            first: chunk.first,
-            written: Some(chunk.clone()),
-            is_changed: false,
-        };
-        Self { chunks: manifest.chunks.iter().map(written).collect(), manifest: Some(manifest), fences }
+/// Lines of a chunk, without those of evicted tasks.
+#[derive(Debug)]
+pub(super) struct ChangedChunk {
+    pub(super) first: TaskId,
+    pub(super) tasks: u64,
+    pub(super) lines: Vec<u8>,
+    pub(super) evicted: Vec<EvictedLine>,
+}
+
+/// Line of an evicted task, which the chunk of the snapshot before has.
+#[derive(Debug)]
+pub(super) struct EvictedLine {
+    /// Offset in the other lines at which it belongs.
+    pub(super) offset: usize,
+    pub(super) id: TaskId,
+    pub(super) rev: u64,
+}
+
+impl ChangedChunk {
+    pub(super) fn new(first: TaskId) -> Self {
+        Self { first, tasks: 0, lines: Vec::new(), evicted: Vec::new() }
     }
 
-    /// Newest snapshot.
-    pub(super) fn manifest(&self) -> Option<&SnapshotManifest> {
-        self.manifest.as_ref()
-    }
-
-    /// Commits that are fences.
-    pub(super) fn fences(&self) -> &BTreeSet<Seq> {
-        &self.fences
-    }
-
-    /// Forgets the fences, in a log that does not keep them.
-    pub(super) fn forget_fences(&mut self) {
-        self.fences.clear();
-    }
-
-    /// Notes that a record changes its tasks.
-    pub(super) fn record(&mut self, record: &JournalRecord) {
-        match record {
-            JournalRecord::Submit(task) => self.touch(task.id()),
-            JournalRecord::Change { task, .. } => self.touch(*task),
-            JournalRecord::Heard { tasks, .. } => tasks.iter().for_each(|task| self.touch(*task)),
-            JournalRecord::Archive(change) => change.tasks.iter().for_each(|task| self.touch(task.id)),
+    /// Its lines, with those of evicted tasks. Requests: 1 get for each chunk of the snapshot before that has some of them.
+    async fn complete(&self, client: &Client, before: Option<&SnapshotManifest>) -> Result<Cow<'_, [u8]>> {
+        if self.evicted.is_empty() {
+            return Ok(Cow::Borrowed(&self.lines));
         }
-    }
-
-    /// Notes a fence, which may change every running task.
-    pub(super) fn fence(&mut self, seq: Seq, state: &JournalState) {
-        self.fences.insert(seq);
-        if breaks("fence-not-in-snapshot") {
-            return;
+        let (mut lines, mut copied, mut read) = (Vec::new(), 0, None);
+        for EvictedLine { offset, id, rev } in &self.evicted {
+            let backing = before.and_then(|before| backing(before, id)).ok_or_else(|| no_chunk(id))?;
+            let tasks = match &read {
+                Some((chunk, tasks)) if *chunk == backing => tasks,
+                _ => {
+                    let tasks = read_chunk(client, &backing.chunk).await?;
+                    &read.insert((backing, tasks)).1
+                }
+            };
+            let place = tasks.binary_search_by_key(id, EncodedTask::id).ok();
+            let task = place.map(|place| &tasks[place]).filter(|task| task.rev() == *rev);
+            lines.extend_from_slice(&self.lines[copied..*offset]);
+            lines.extend_from_slice(task.ok_or_else(|| no_chunk(id))?.body());
+            lines.push(b'\n');
+            copied = *offset;
         }
-        for (_, tasks) in state.workers() {
-            for task in tasks {
-                self.touch(*task);
-            }
-        }
-    }
-
-    fn touch(&mut self, id: TaskId) {
-        let after = self.chunks.partition_point(|chunk| chunk.first <= id);
-        if let Some(chunk) = self.chunks.get_mut(after.saturating_sub(1)) {
-            chunk.is_changed = true;
-        }
-    }
-
-    /// Copies the chunks that have changed from a state whose records are all confirmed up to `position`.
-    pub(super) fn capture(
-        &mut self,
-        state: &JournalState,
-        position: LogPosition,
-        at: StoreTime,
-        deleted_to: Seq,
-    ) -> CapturedSnapshot {
-        let mut parts = Vec::new();
-        let mut ranges = self.chunks.iter().enumerate().peekable();
-        let ends = |place: usize| self.chunks.get(place + 1).map(|chunk| chunk.first);
-        if ranges.peek().is_none() {
-            split(state, None, None, &mut parts);
-        }
-        while let Some((place, chunk)) = ranges.next() {
-            if let (Some(written), false) = (&chunk.written, chunk.is_changed) {
-                parts.push(SnapshotPart::Unchanged(written.clone()));
-                continue;
-            }
-            // Neighbours that have changed are divided anew together, so that no chunk stays small.
-            let mut last = place;
-            while let Some((next, _)) = ranges.next_if(|(_, next)| next.is_changed || next.written.is_none())
-            {
-                last = next;
-            }
-            let first = (place > 0).then_some(chunk.first);
-            split(state, first, ends(last), &mut parts);
-        }
-        let captured = CapturedSnapshot {
-            position,
-            at,
-            parts,
-            archive: state.archive().clone(),
-            fences: self.fences.iter().copied().collect(),
-            deleted_to,
-            previous: self.manifest.clone(),
-        };
-        self.chunks = captured.parts.iter().map(SnapshotPart::in_table).collect();
-        captured
-    }
-
-    /// Refers to a snapshot that was written.
-    pub(super) fn written(&mut self, manifest: SnapshotManifest) {
-        for chunk in &mut self.chunks {
-            let found = manifest.chunks.binary_search_by_key(&chunk.first, |chunk| chunk.first);
-            chunk.written = found.ok().map(|place| manifest.chunks[place].clone());
-        }
-        self.manifest = Some(manifest);
+        lines.extend_from_slice(&self.lines[copied..]);
+        Ok(Cow::Owned(lines))
     }
 }
 
-impl SnapshotPart {
-    fn in_table(&self) -> TableChunk {
-        match self {
-            Self::Unchanged(chunk) => {
-                TableChunk { first: chunk.first, written: Some(chunk.clone()), is_changed: false }
-            }
-            Self::Changed { first, .. } => TableChunk { first: *first, written: None, is_changed: false },
-        }
-    }
-}
-
-/// Divides the tasks of a range into chunks.
-fn split(state: &JournalState, from: Option<TaskId>, to: Option<TaskId>, parts: &mut Vec<SnapshotPart>) {
-    let least = from.unwrap_or_else(TaskId::least);
-    let tasks = state.encoded_from(from).take_while(|(id, _)| to.is_none_or(|to| *id < to));
-    let (mut first, mut count, mut lines) = (least, 0, Vec::new());
-    for (id, body) in tasks {
-        if lines.len() >= CHUNK_BYTES {
-            let full = std::mem::take(&mut lines);
-            parts.push(SnapshotPart::Changed { first, tasks: count, lines: full });
-            (first, count) = (id, 0);
-        }
-        lines.extend_from_slice(&body);
-        lines.push(b'\n');
-        count += 1;
-    }
-    parts.push(SnapshotPart::Changed { first, tasks: count, lines });
+/// Error of an evicted task that no chunk has.
+pub(super) fn no_chunk(id: &TaskId) -> Error {
+    Error::new(Kind::Internal, format!("task {id} is evicted, and no chunk has it"))
 }
 
 impl CapturedSnapshot {
-    /// Writes the changed chunks, then the manifest. Requests: 1 put per changed chunk, and 1.
+    /// Writes the changed chunks, then the manifest. Requests: 1 put per changed chunk, and 1; 1 get per chunk of the snapshot
+    /// before whose evicted tasks they have.
     pub(super) async fn write(self, client: &Client) -> Result<SnapshotManifest> {
         let seq = self.position.seq;
         let mut chunks = Vec::with_capacity(self.parts.len());
@@ -203,10 +109,15 @@ impl CapturedSnapshot {
         for part in self.parts {
             chunks.push(match part {
                 SnapshotPart::Unchanged(chunk) => chunk,
-                SnapshotPart::Changed { first, tasks, lines } => {
+                SnapshotPart::Changed(mut changed) => {
                     let name = ChunkName { seq, number };
                     number += 1;
-                    let (body, chunk) = encode_chunk(name, first, tasks, &lines);
+                    if breaks("evicted-not-in-snapshot") {
+                        changed.tasks -= changed.evicted.len() as u64;
+                        changed.evicted.clear();
+                    }
+                    let lines = changed.complete(client, self.previous.as_ref()).await?;
+                    let (body, chunk) = encode_chunk(name, changed.first, changed.tasks, &lines);
                     put(client, &keys::journal_chunk(name), body).await?;
                     chunk
                 }
@@ -235,23 +146,33 @@ pub(super) async fn put(client: &Client, key: &str, body: Bytes) -> Result<()> {
     }
 }
 
-/// Loads the snapshot at a position: its tasks into `state`, and its manifest. Requests: 1 get, and 1 per chunk.
+/// Loads the snapshot at a position: its tasks into `state`, and its manifest. Tasks of chunks after the first ones are evicted
+/// if they have more bytes than `bytes_max`. Requests: 1 get, and 1 per chunk.
 pub(super) async fn load(
     client: &Client,
     position: LogPosition,
+    bytes_max: u64,
     state: &mut JournalState,
 ) -> Result<SnapshotManifest> {
     let manifest = read_manifest(client, position).await?;
-    let chunks = stream::iter(manifest.chunks.clone()).map(|chunk| async move {
-        let key = keys::journal_chunk(chunk.name);
-        decode_chunk(format!("`{key}`"), &read(client, &key).await?, &chunk)
-    });
+    let chunks = stream::iter(manifest.chunks.clone())
+        .map(|chunk| async move { Ok::<_, Error>((chunk.first, read_chunk(client, &chunk).await?)) });
     let mut chunks = std::pin::pin!(chunks.buffered(SLOTS_AT_ONCE));
-    while let Some(tasks) = chunks.try_next().await? {
+    while let Some((first, tasks)) = chunks.try_next().await? {
         tasks.into_iter().try_for_each(|task| state.insert(task))?;
+        if state.resident_bytes() > bytes_max {
+            // The next chunks are not loaded yet.
+            state.evict(first, None);
+        }
     }
     state.set_archive(manifest.archive_table());
     Ok(manifest)
+}
+
+/// Reads the tasks of a chunk. Requests: 1 get.
+pub(super) async fn read_chunk(client: &Client, chunk: &ChunkRef) -> Result<Vec<EncodedTask>> {
+    let key = keys::journal_chunk(chunk.name);
+    decode_chunk(format!("`{key}`"), &read(client, &key).await?, chunk)
 }
 
 /// Reads the manifest of the snapshot at a position. Requests: 1 get.

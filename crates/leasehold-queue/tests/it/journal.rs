@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "the time of these tests is tokio's, which is paused")]
 mod archive;
 mod damage;
+mod memory;
 mod operating;
 mod snapshots;
 mod transfers;

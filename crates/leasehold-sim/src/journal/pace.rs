@@ -1,6 +1,7 @@
 //! Pace of a world. Many requests find what two processes do to the same task; few requests let a broker live for long
 //! without a commit, which would tell it that it was superseded.
 
+use leasehold_core::limits::RESIDENT_BYTES;
 use leasehold_queue::{ArchiveLimits, SnapshotLimits};
 use std::time::Duration;
 
@@ -73,6 +74,7 @@ impl Pace {
                 interval: rng.between(SECOND * 10, SECOND * 15),
                 commits_kept: Duration::ZERO,
                 archive: random_archive(rng),
+                resident_bytes: random_resident(rng),
             },
         }
     }
@@ -112,7 +114,14 @@ fn random_snapshots(rng: &mut SimRandom) -> SnapshotLimits {
         interval: rng.between(SECOND * 10, SECOND * 120),
         commits_kept: kept[rng.index(kept.len())],
         archive: random_archive(rng),
+        resident_bytes: random_resident(rng),
     }
+}
+
+/// Bytes in memory: with the small ones every task of a snapshot is evicted at once, or soon.
+fn random_resident(rng: &mut SimRandom) -> u64 {
+    let bytes = [0, 2_000, RESIDENT_BYTES];
+    bytes[rng.index(bytes.len())]
 }
 
 fn random_archive(rng: &mut SimRandom) -> ArchiveLimits {

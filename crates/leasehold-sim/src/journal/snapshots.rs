@@ -2,7 +2,7 @@
 
 use leasehold_core::StoreTime;
 use leasehold_core::journal::snapshot::decode_chunk;
-use leasehold_core::journal::{JournalState, SnapshotManifest};
+use leasehold_core::journal::{JournalState, LiveBody, SnapshotManifest};
 use leasehold_core::keys::{JOURNAL_SNAPSHOTS, journal_chunk};
 
 use super::raw_log::RawCommit;
@@ -34,19 +34,25 @@ pub(super) fn check(
             "snapshot: with the commits after {seq} it has the archive {found:?}, not {wanted:?}"
         ));
     }
-    let (mut found, mut wanted) = (state.encoded_from(None), expected.encoded_from(None));
+    let (mut found, mut wanted) = (state.bodies_from(None), expected.bodies_from(None));
     loop {
         match (found.next(), wanted.next()) {
             (None, None) => return Ok(()),
             (found, wanted) if found == wanted => {}
             (found, wanted) => {
-                let [found, wanted] = [found, wanted]
-                    .map(|task| task.map(|(_, body)| String::from_utf8_lossy(&body).into_owned()));
+                let [found, wanted] = [found, wanted].map(|task| task.map(|(_, body)| text(&body)));
                 return Err(format!(
                     "snapshot: with the commits after {seq} it gives {found:?}, all commits give {wanted:?}"
                 ));
             }
         }
+    }
+}
+
+fn text(body: &LiveBody<'_>) -> String {
+    match body {
+        LiveBody::Resident(body) => String::from_utf8_lossy(body).into_owned(),
+        LiveBody::Evicted { .. } => "evicted".to_owned(),
     }
 }
 

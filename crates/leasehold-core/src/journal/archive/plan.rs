@@ -55,11 +55,14 @@ pub struct ArchivePage {
     pub batches: Vec<ArchiveBatch>,
     /// Place among the final tasks after which the next page begins; none if this was the last.
     pub next: Option<(StoreTime, TaskId)>,
+    /// First task of the page, if it is [evicted](crate::journal::evicted): then the page is to be repeated.
+    pub evicted: Option<TaskId>,
 }
 
 impl JournalState {
     /// Tasks that may be archived: those that ended long enough ago, and the oldest of too many. A task with an idempotency
-    /// key that has not expired stays live, because submits look the key up. Reads at most one object's worth of tasks.
+    /// key that has not expired stays live, because submits look the key up. Reads at most one object's worth of tasks, and ends
+    /// before an evicted one.
     #[must_use]
     pub fn archivable(
         &self,
@@ -80,10 +83,16 @@ impl JournalState {
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut due = finished.range((start, Bound::Unbounded)).take_while(is_due).peekable();
         let (mut tasks, mut bytes) = (Vec::new(), 0);
-        for place in due.by_ref().take(ARCHIVE_EXAMINED_MAX) {
-            page.next = Some(*place);
+        for _ in 0..ARCHIVE_EXAMINED_MAX {
+            let Some(place) = due.peek() else { break };
+            let live = self.tasks.get(&place.1);
+            if live.is_some_and(LiveTask::is_evicted) {
+                page.evicted = Some(place.1).filter(|_| page.next.is_none());
+                break;
+            }
+            page.next = due.next().copied();
             // A corrupt task is left in place; reading it by its id shows the error.
-            let task = self.tasks.get(&place.1).and_then(final_task);
+            let task = live.and_then(final_task);
             if let Some(task) = task.filter(|task| task.key_expires_at().is_none_or(|at| now.is_past(at))) {
                 bytes += task.body().len() + 1;
                 tasks.push(task);

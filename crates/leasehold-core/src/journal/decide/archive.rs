@@ -9,7 +9,6 @@ use super::submit::check_equal;
 use super::{
     JournalContext, JournalDecision, Operated, SettleRequest, SubmitRequest, check_same_task, decide,
 };
-use crate::error::Result;
 use crate::journal::archive::{
     ArchiveBatch, ArchiveChange, ArchiveName, ArchiveRef, ArchivedTask, MovedTask, OutdatedCopy,
     WrittenArchive,
@@ -49,7 +48,7 @@ impl JournalState {
         let mut change = ArchiveChange::at(context.now.latest_known());
         for task in &work.batch.tasks {
             let (id, rev) = (task.id(), task.rev());
-            if self.is_final_at(&id, rev) {
+            if self.tasks.get(&id).is_some_and(|live| live.is_final_at(rev)) {
                 change.tasks.push(MovedTask { id, rev });
             } else {
                 outdated.insert(id);
@@ -124,12 +123,6 @@ impl JournalState {
     /// Decides the import of a task whose id an archived task has: it is left as it is.
     pub fn import_archived(&self, archived: &ArchivedTask, imported: &JournalTask) -> JournalDecision<bool> {
         JournalDecision::refused(check_same_task(&archived.task.task, &imported.task).map(|()| false))
-    }
-
-    fn is_final_at(&self, id: &crate::ids::TaskId, rev: u64) -> bool {
-        let task: Result<_> = self.load(id);
-        let is_same = |task: &Task| task.rev == rev && task.status().is_final();
-        task.ok().flatten().is_some_and(|task| is_same(&task.logged.task))
     }
 }
 

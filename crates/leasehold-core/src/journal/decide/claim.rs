@@ -26,14 +26,24 @@ pub struct ClaimRequest {
     pub lease_ids: Vec<LeaseId>,
 }
 
+/// Tasks that were claimed.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ClaimedTasks {
+    /// The tasks, in the order in which they became due.
+    pub tasks: Vec<Task>,
+    /// Next due task, before which the claim has ended because it is [evicted](crate::journal::evicted).
+    pub evicted: Option<TaskId>,
+}
+
 impl JournalState {
-    /// Decides a claim: as many tasks as there are lease ids, or fewer if no more are due. Each task has its lease id and
+    /// Decides a claim: as many tasks as there are lease ids, or fewer if no more are due, or the next one is evicted. Each task has its lease id and
     /// the expiry of its claim, which is an absolute time (rule C7).
     ///
     /// The answer must not be sent before the commit is confirmed: then even a task that crashes its worker, and the broker
     /// with it, uses up its attempts.
-    pub fn claim(&self, request: &ClaimRequest, context: &JournalContext) -> JournalDecision<Vec<Task>> {
-        let (mut records, mut parsed, mut claimed, mut rejected) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    pub fn claim(&self, request: &ClaimRequest, context: &JournalContext) -> JournalDecision<ClaimedTasks> {
+        let (mut records, mut parsed, mut rejected) = (Vec::new(), Vec::new(), 0);
+        let mut claimed = ClaimedTasks::default();
         let mut lease_ids = request.lease_ids.iter().peekable();
         for id in self.ready(&request.types) {
             let Some(lease_id) = lease_ids.peek().filter(|_| rejected < REJECTED_MAX) else { break };
@@ -42,15 +52,19 @@ impl JournalState {
             if context.now.is_past(live.indexed.expires_at) {
                 continue;
             }
+            if live.is_evicted() {
+                claimed.evicted = Some(id);
+                break;
+            }
             let (worker, lease_id) = (request.worker.clone(), LeaseId::clone(lease_id));
             let event = Event::Claim { worker, lease_id, lease: request.lease };
             // A corrupt task is left in place; reading it by its id shows the error.
-            let Ok(task) = live.load() else { continue };
+            let Ok(task) = live.load(&id) else { continue };
             match decide(&task, &event, request.worker.as_str(), context) {
                 Ok((record, claim)) => {
                     records.push(record);
                     parsed.push(task.logged.into_owned());
-                    claimed.push(claim);
+                    claimed.tasks.push(claim);
                     lease_ids.next();
                 }
                 Err(_) => rejected += 1,

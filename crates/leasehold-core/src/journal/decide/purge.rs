@@ -31,10 +31,13 @@ pub struct PurgePage {
     pub corrupt: Vec<String>,
     /// Place at which the next page begins; none if this was the last.
     pub next: Option<PurgeCursor>,
+    /// First task of the page, if it is [evicted](crate::journal::evicted): then nothing was decided, and the page is to be
+    /// repeated.
+    pub evicted: Option<TaskId>,
 }
 
 impl JournalState {
-    /// Decides which of the next `max` final tasks a retention removes, oldest first.
+    /// Decides which of the next `max` final tasks a retention removes, oldest first. The page ends before an evicted task.
     pub fn purge(
         &self,
         retention: &Retention,
@@ -47,14 +50,20 @@ impl JournalState {
         let finished = self.indexes.finished.range((start, Bound::Unbounded));
         let is_old = |at: StoreTime| context.now.is_past(at.plus(retention.older_than));
         let mut old = finished.take_while(|(at, _)| is_old(*at)).peekable();
-        for (finished_at, id) in old.by_ref().take(max) {
-            page.next = Some(PurgeCursor { finished_at: *finished_at, id: *id });
+        for _ in 0..max {
+            let Some((finished_at, id)) = old.peek() else { break };
             let live = self.tasks.get(id).filter(|live| retention.includes(live.indexed.status));
-            match live.map(LiveTask::load) {
+            if live.is_some_and(LiveTask::is_evicted) {
+                page.evicted = Some(*id).filter(|_| page.next.is_none());
+                break;
+            }
+            page.next = Some(PurgeCursor { finished_at: *finished_at, id: *id });
+            match live.map(|live| live.load(id)) {
                 Some(Ok(task)) => records.extend(purged(&task, retention, context).ok()),
                 Some(Err(error)) => page.corrupt.push(error.to_string()),
                 None => {}
             }
+            old.next();
         }
         page.next = page.next.filter(|_| old.peek().is_some());
         page.deleted = records.len() as u64;

@@ -44,6 +44,17 @@ impl JournalState {
         }
     }
 
+    /// Evicted task without which a submit cannot be decided: the one that has its id, or its idempotency key.
+    #[must_use]
+    pub fn submit_needs(&self, request: &SubmitRequest) -> Option<TaskId> {
+        if self.tasks.contains_key(&request.id) {
+            return Some(request.id).filter(|id| self.is_evicted(id));
+        }
+        let key = request.key.as_ref()?;
+        let hash = KeyHash::of(key.scope, &key.key, &request.new_task.task_type);
+        self.indexes.owner(hash).map(|(id, _)| id).filter(|id| self.is_evicted(id))
+    }
+
     /// Decision on a submit whose task exists; none if it does not.
     fn existing(
         &self,

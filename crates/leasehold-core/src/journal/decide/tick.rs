@@ -15,6 +15,8 @@ pub struct Ticked {
     pub expired: usize,
     /// True if more is to be done now.
     pub has_more: bool,
+    /// First of the tasks that are to expire, and do not because they are [evicted](crate::journal::evicted).
+    pub evicted: Option<TaskId>,
 }
 
 impl JournalState {
@@ -26,6 +28,10 @@ impl JournalState {
         let (mut records, mut ticked) = (Vec::new(), Ticked::default());
         let mut due = claims.chain(expiries);
         for (id, event) in due.by_ref().take(max) {
+            if self.is_evicted(id) {
+                ticked.evicted.get_or_insert(*id);
+                continue;
+            }
             // A corrupt task is left in place; reading it by its id shows the error.
             let Ok(Some(task)) = self.load(id) else { continue };
             let Ok((record, _)) = decide(&task, &event, &context.by, context) else { continue };

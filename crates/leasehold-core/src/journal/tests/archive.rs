@@ -36,6 +36,10 @@ impl TestBroker {
         let mut after = Some(None);
         while let Some(begin) = after {
             let page = self.state.archivable(begin, self.now(), limits);
+            if let Some(id) = page.evicted {
+                self.read_back(&id);
+                continue;
+            }
             let mut batches = page.batches;
             while let Some(batch) = batches.pop() {
                 match self.state.archive().merge_with(&batch, limits) {
@@ -82,7 +86,7 @@ impl TestBroker {
         }
         meanwhile(self);
         let work = ArchiveWork { batch, merged, written };
-        let decision = self.state.archive_written(work, &self.context());
+        let decision = self.decided(|state, context| state.archive_written(work.clone(), context));
         assert!(self.log(decision).unwrap());
     }
 
@@ -179,7 +183,7 @@ fn completed(archived: usize, live: usize) -> (TestBroker, Vec<TaskId>) {
 
 #[test]
 fn a_final_task_leaves_the_live_state() {
-    let (broker, ids) = completed(3, 2);
+    let (mut broker, ids) = completed(3, 2);
     broker.check();
     assert_eq!((broker.state.len(), broker.state.archive().len()), (2, 1));
     assert!(matches!(broker.state.place(&ids[4]).unwrap(), TaskPlace::Live(_)));

@@ -2,17 +2,18 @@
 
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
+use std::fmt::{Debug, Write};
 use std::time::Duration;
 
 use super::archive::ArchiveBodies;
 use crate::ids::{HexName, LeaseId, Name, TaskId, TaskTypes, WorkerId};
 use crate::journal::decide::ClaimToRenew;
 use crate::journal::index::TaskIndexes;
-use crate::journal::state::TaskBody;
+use crate::journal::state::{LiveTask, TaskBody};
 use crate::journal::{
-    ClaimRequest, JournalContext, JournalDecision, JournalRecord, JournalState, JournalTask, LogPosition,
-    Operated, RenewRequest, RenewedClaim, SettleRequest, SnapshotManifest, SubmitRequest, Ticked,
+    ClaimRequest, EncodedTask, JournalContext, JournalDecision, JournalRecord, JournalState, JournalTask,
+    LiveBody, LogPosition, Operated, PurgeCursor, PurgePage, RenewRequest, RenewedClaim, SettleRequest,
+    SnapshotManifest, SubmitRequest, Ticked,
 };
 use crate::new_task::{NewTask, Submitted};
 use crate::retention::Retention;
@@ -54,7 +55,12 @@ enum LogPart {
 }
 
 pub(super) struct TestBroker {
+    /// State of which tasks are evicted now and then.
     pub(super) state: JournalState,
+    /// State with the same records of which none is: both give the same answers.
+    pub(super) twin: JournalState,
+    /// Tasks that were evicted, as their chunks have them.
+    pub(super) chunks: BTreeMap<TaskId, EncodedTask>,
     pub(super) claims: Vec<MadeClaim>,
     /// Tasks as the object layout has them: every event by `step`, renewals included.
     pub(super) objects: BTreeMap<TaskId, Task>,
@@ -70,6 +76,8 @@ impl TestBroker {
         let (claims, objects, log) = (Vec::new(), BTreeMap::new(), Vec::new());
         Self {
             state: JournalState::default(),
+            twin: JournalState::default(),
+            chunks: BTreeMap::new(),
             claims,
             objects,
             archive: ArchiveBodies::new(),
@@ -107,10 +115,38 @@ impl TestBroker {
         TaskId::from_time(self.now.earliest, random.into())
     }
 
+    /// Decides by both states, which must agree.
+    pub(super) fn decided<T: Debug>(
+        &self,
+        decide: impl Fn(&JournalState, &JournalContext) -> JournalDecision<T>,
+    ) -> JournalDecision<T> {
+        let context = self.context();
+        let (ours, theirs) = (decide(&self.state, &context), decide(&self.twin, &context));
+        assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
+        ours
+    }
+
+    /// As [`Self::decided`]; reads back the task that the decision needs.
+    fn decided_with<T: Debug>(
+        &mut self,
+        decide: impl Fn(&JournalState, &JournalContext) -> JournalDecision<T>,
+        needs: impl Fn(&T) -> Option<TaskId>,
+    ) -> JournalDecision<T> {
+        loop {
+            let decision = decide(&self.state, &self.context());
+            match decision.answer.as_ref().ok().and_then(&needs) {
+                Some(id) => self.read_back(&id),
+                None => return self.decided(decide),
+            }
+        }
+    }
+
     /// Logs a decision and returns its answer.
     pub(super) fn log<T>(&mut self, decision: JournalDecision<T>) -> crate::Result<T> {
-        let mut lines = Vec::new();
+        let (mut lines, renewals) = (Vec::new(), decision.renewals.clone());
         let logged = self.state.log(decision, &mut lines).unwrap();
+        self.twin.replay(&lines).unwrap();
+        renewals.into_iter().for_each(|(id, renewal)| self.twin.renew_claim(id, renewal));
         assert_eq!(lines.split_inclusive(|byte| *byte == b'\n').count(), logged.records as usize);
         if !lines.is_empty() {
             self.log.push(LogPart::Lines(lines));
@@ -138,7 +174,10 @@ impl TestBroker {
     ) -> crate::Result<Submitted> {
         let id = self.fresh_id();
         let request = SubmitRequest { id, new_task, key };
-        let decision = self.state.submit(request, &self.context());
+        while let Some(id) = self.state.submit_needs(&request) {
+            self.read_back(&id);
+        }
+        let decision = self.decided(|state, context| state.submit(request.clone(), context));
         if let [JournalRecord::Submit(task)] = &decision.records[..] {
             self.objects.insert(id, JournalTask::decode(task.body()).unwrap().task);
         }
@@ -157,9 +196,10 @@ impl TestBroker {
     pub(super) fn claim_types(&mut self, name: &str, slots: usize, types: TaskTypes) -> Vec<MadeClaim> {
         let lease_ids: Vec<_> = (0..slots).map(|_| HexName::from_random(self.draw().into())).collect();
         let request = ClaimRequest { worker: worker(name), types, lease: LEASE, lease_ids };
-        self.state.advance(self.now);
-        let decision = self.state.claim(&request, &self.context());
-        let tasks = self.log(decision).unwrap();
+        assert_eq!(self.state.advance(self.now), self.twin.advance(self.now));
+        let claim = |state: &JournalState, context: &_| state.claim(&request, context);
+        let decision = self.decided_with(claim, |claimed| claimed.evicted);
+        let tasks = self.log(decision).unwrap().tasks;
         let mut made = Vec::new();
         for task in tasks {
             let State::Running(claim) = &task.state else { panic!("expected a running task") };
@@ -186,7 +226,7 @@ impl TestBroker {
             progress: progress.cloned(),
         });
         let request = RenewRequest { worker: worker(name), claims: claims.collect() };
-        let decision = self.state.renew(request, &self.context());
+        let decision = self.decided(|state, context| state.renew(request.clone(), context));
         let answers = self.log(decision).unwrap();
         for (claim, answer) in mine.iter().zip(&answers) {
             let lease_id = claim.lease_id.clone();
@@ -207,10 +247,12 @@ impl TestBroker {
             lease_id: claim.lease_id.clone(),
             settlement: settlement.clone(),
         };
-        let decision = match self.archived(&claim.task) {
-            Some(archived) => self.state.settle_archived(archived, request, &self.context()),
-            None => self.state.settle(request, &self.context()),
-        };
+        let archived = self.archived(&claim.task);
+        self.read_back(&claim.task);
+        let decision = self.decided(|state, context| match archived.clone() {
+            Some(archived) => state.settle_archived(archived, request.clone(), context),
+            None => state.settle(request.clone(), context),
+        });
         let settled = self.log(decision).unwrap();
         let event = settlement.event(claim.lease_id.clone(), self.now);
         let by = claim.worker.to_string();
@@ -222,10 +264,12 @@ impl TestBroker {
     }
 
     pub(super) fn operate(&mut self, id: TaskId, event: &Event) -> crate::Result<Operated> {
-        let decision = match self.archived(&id) {
-            Some(archived) => self.state.operate_archived(archived, event, &self.context()),
-            None => self.state.operate(&id, event, &self.context()),
-        };
+        let archived = self.archived(&id);
+        self.read_back(&id);
+        let decision = self.decided(|state, context| match archived.clone() {
+            Some(archived) => state.operate_archived(archived, event, context),
+            None => state.operate(&id, event, context),
+        });
         let operated = self.log(decision)?;
         match (self.object_event(id, event, "tester"), &operated) {
             (Ok(()), Operated::Done(_)) => {}
@@ -236,7 +280,8 @@ impl TestBroker {
     }
 
     pub(super) fn tick(&mut self) -> Ticked {
-        let decision = self.state.tick(1_000, &self.context());
+        let tick = |state: &JournalState, context: &_| state.tick(1_000, context);
+        let decision = self.decided_with(tick, |ticked: &Ticked| ticked.evicted);
         for record in &decision.records {
             let JournalRecord::Change { task, .. } = record else { panic!("unexpected record") };
             let event =
@@ -255,7 +300,7 @@ impl TestBroker {
         let retention = Retention { statuses: Vec::new(), older_than };
         let (mut deleted, mut next) = (0, None);
         loop {
-            let decision = self.state.purge(&retention, next, 3, &self.context());
+            let decision = self.purge_page(&retention, next);
             for record in &decision.records {
                 let JournalRecord::Change { task, .. } = record else { panic!("unexpected record") };
                 self.objects.remove(task);
@@ -268,12 +313,27 @@ impl TestBroker {
         }
     }
 
+    /// Decides a page of a purge. It ends before an evicted task, so the other state has other pages.
+    fn purge_page(
+        &mut self,
+        retention: &Retention,
+        after: Option<PurgeCursor>,
+    ) -> JournalDecision<PurgePage> {
+        loop {
+            let decision = self.state.purge(retention, after, 3, &self.context());
+            match decision.answer.as_ref().unwrap().evicted {
+                Some(id) => self.read_back(&id),
+                None => return decision,
+            }
+        }
+    }
+
     /// Another broker takes over: it replays the log and puts a fence at its end.
     pub(super) fn take_over(&mut self) {
         let (at, trusted_until) = (self.now.latest, self.now.latest.plus(secs(5)));
         self.log.push(LogPart::Fence { at, trusted_until });
-        self.state = self.replayed();
-        self.state.advance(self.now);
+        (self.state, self.twin) = (self.replayed(), self.replayed());
+        assert_eq!(self.state.advance(self.now), self.twin.advance(self.now));
         for (id, object) in &mut self.objects {
             let Some(task) = self.state.get(id).unwrap() else { continue };
             if let (State::Running(ours), State::Running(theirs)) = (&task.state, &mut object.state) {
@@ -326,7 +386,8 @@ impl TestBroker {
 
     /// Checks that the state has the tasks of the object layout, that its log leads to it, that a snapshot does, and that
     /// its indexes are those of its tasks.
-    pub(super) fn check(&self) {
+    pub(super) fn check(&mut self) {
+        self.check_evicted();
         let archived = self.check_archive();
         let live: BTreeSet<_> = self.state.tasks.keys().copied().collect();
         assert!(archived.keys().all(|id| !live.contains(id)), "a task is live and archived");
@@ -340,13 +401,14 @@ impl TestBroker {
         let replayed = self.replayed();
         assert_eq!(encoded(&replayed), encoded(&self.state));
         for state in [&replayed, &self.state] {
-            assert_eq!(state.body_bytes(), state.tasks.values().map(|live| live.body.bytes()).sum::<u64>());
+            let resident = state.tasks.values().filter(|live| !live.is_evicted()).map(LiveTask::bytes);
+            assert_eq!(state.resident_bytes(), resident.sum::<u64>());
         }
         assert_eq!(replayed.archive(), self.state.archive());
         let mut restored = JournalState::default();
         // In any order: ids of imported tasks do not follow the time.
         for body in encoded(&self.state).values().rev() {
-            restored.insert(crate::journal::EncodedTask::read(body.as_bytes()).unwrap()).unwrap();
+            restored.insert(EncodedTask::read(body.as_bytes()).unwrap()).unwrap();
         }
         assert_eq!(encoded(&restored), encoded(&self.state));
         let position = LogPosition::START;
@@ -374,7 +436,11 @@ fn comparable(task: &Task) -> Task {
 /// The logged part of a state.
 pub(super) fn encoded(state: &JournalState) -> BTreeMap<TaskId, String> {
     let text = |body: &[u8]| String::from_utf8(body.to_vec()).unwrap();
-    state.encoded_from(None).map(|(id, body)| (id, text(&body))).collect()
+    let resident = state.bodies_from(None).map(|(id, body)| match body {
+        LiveBody::Resident(body) => (id, text(&body)),
+        LiveBody::Evicted { .. } => panic!("task {id} is evicted"),
+    });
+    resident.collect()
 }
 
 /// Indexes without the numbers of types, and without keys that have expired.
@@ -401,13 +467,14 @@ impl IndexView {
 
     fn rebuilt(state: &JournalState, now: Now) -> Self {
         let mut indexes = TaskIndexes { due_until: state.indexes.due_until, ..TaskIndexes::default() };
-        for live in state.tasks.values() {
+        for (id, live) in &state.tasks {
             let task = match &live.body {
                 TaskBody::Encoded(body) => JournalTask::decode(body).unwrap(),
                 TaskBody::Running(running) => {
-                    let current = live.load().unwrap().into_current();
+                    let current = live.load(id).unwrap().into_current();
                     JournalTask { task: current, ..running.logged.clone() }
                 }
+                TaskBody::Evicted { .. } => panic!("an evicted task has no body"),
             };
             let worker = if let State::Running(claim) = &task.task.state { Some(&claim.by) } else { None };
             if let Some(key) = task.reserved_key() {

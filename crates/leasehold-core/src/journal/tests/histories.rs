@@ -53,6 +53,11 @@ enum Op {
         small: usize,
         retried: Option<usize>,
     },
+    /// Evicts tasks from one on.
+    Evict {
+        first: usize,
+        tasks: usize,
+    },
     TakeOver,
     Pass {
         millis: u32,
@@ -79,6 +84,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0u32..400_000).prop_map(|older_than| Op::Purge { older_than }),
         2 => (0u16..100, 1usize..5, prop::option::of(any::<usize>()))
             .prop_map(|(age, small, retried)| Op::Archive { age, small, retried }),
+        4 => (any::<usize>(), 1usize..20).prop_map(|(first, tasks)| Op::Evict { first, tasks }),
         1 => Just(Op::TakeOver),
         3 => prop_oneof![0u32..2_000, 0u32..90_000, Just(100_000_000)].prop_map(|millis| Op::Pass { millis }),
         1 => (0u16..2_000).prop_map(|millis| Op::Blur { millis }),
@@ -140,6 +146,7 @@ fn run(broker: &mut TestBroker, op: &Op) {
                 }
             });
         }
+        Op::Evict { first, tasks } => broker.evict(*first, *tasks),
         Op::TakeOver => broker.take_over(),
         Op::Pass { millis } => broker.pass(Duration::from_millis((*millis).into())),
         Op::Blur { millis } => broker.blur(Duration::from_millis((*millis).into())),

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use std::time::Duration;
 
-use super::broker::{TestBroker, minutes, secs};
+use super::broker::{TestBroker, encoded, minutes, secs};
 use crate::error::Kind;
 use crate::journal::{EncodedTask, JournalRecord, JournalState, JournalTask};
 use crate::settlement::Settlement;
@@ -75,8 +75,9 @@ fn records_are_read_as_they_were_written() {
 #[test]
 fn the_head_of_a_task_is_that_of_its_encoding() {
     let broker = broker();
-    for (id, body) in broker.state.encoded_from(None) {
-        let (read, task) = (EncodedTask::read(&body).unwrap(), JournalTask::decode(&body).unwrap());
+    for (id, body) in encoded(&broker.state) {
+        let body = body.as_bytes();
+        let (read, task) = (EncodedTask::read(body).unwrap(), JournalTask::decode(body).unwrap());
         assert_eq!((read.id(), &read), (id, &task.encode()));
     }
 }
@@ -163,7 +164,7 @@ proptest! {
                 let _ = state.replay(&damaged);
             }
         });
-        for (id, _) in state.encoded_from(None) {
+        for (id, _) in state.bodies_from(None) {
             let _ = state.get(&id);
         }
     }

@@ -52,6 +52,15 @@ struct ArchiveRound {
     batches: VecDeque<ArchiveBatch>,
 }
 
+/// Next job of a round.
+enum NextJob {
+    Ready(ArchiveJob),
+    /// A chunk is read back first.
+    AfterRead,
+    /// Nothing is left to do.
+    None,
+}
+
 /// End of a job.
 pub(super) struct ArchiveDone {
     written: Result<ArchiveWritten>,
@@ -109,32 +118,38 @@ impl Broker {
         if self.archiver.job.is_some() || self.archiver.round.is_none() {
             return Ok(false);
         }
-        let job = if self.is_closing || self.archiver.has_failed { None } else { self.next_job()? };
-        match job {
-            Some(_) if !self.lease.requires(ARCHIVE_KIND) => self.lease.require(ARCHIVE_KIND),
-            Some(job) => {
+        let is_over = self.is_closing || self.archiver.has_failed;
+        match if is_over { NextJob::None } else { self.next_job()? } {
+            NextJob::AfterRead => {}
+            NextJob::Ready(_) if !self.lease.requires(ARCHIVE_KIND) => self.lease.require(ARCHIVE_KIND),
+            NextJob::Ready(job) => {
                 if let Some(round) = &mut self.archiver.round {
                     round.batches.pop_front();
                 }
                 self.start_job(job, JobRequest::Round);
             }
-            None => self.archiver.round = None,
+            NextJob::None => self.archiver.round = None,
         }
         Ok(self.archiver.round.is_none())
     }
 
     /// Next job of a round. Its batch stays the first one of the round.
-    fn next_job(&mut self) -> Result<Option<ArchiveJob>> {
+    fn next_job(&mut self) -> Result<NextJob> {
         let (now, limits) = (self.now()?, self.archiver.limits);
-        let Some(round) = &mut self.archiver.round else { return Ok(None) };
+        let Some(round) = &mut self.archiver.round else { return Ok(NextJob::None) };
         while round.batches.is_empty() && !round.is_examined {
             let page = self.state.archivable(round.after, now, &limits);
+            if let Some(id) = page.evicted {
+                // Without its chunk the rest is left to the next round.
+                return Ok(if self.read_back_soon(id) { NextJob::AfterRead } else { NextJob::None });
+            }
             round.batches.extend(page.batches);
             (round.after, round.is_examined) = (page.next, page.next.is_none());
         }
         while let Some(batch) = round.batches.front() {
             if let Some(merged) = self.state.archive().merge_with(batch, &limits) {
-                return Ok(Some(ArchiveJob { batch: batch.clone(), merged, purges: None }));
+                let job = ArchiveJob { batch: batch.clone(), merged, purges: None };
+                return Ok(NextJob::Ready(job));
             }
             if let Some((first, second)) = round.batches.pop_front().and_then(ArchiveBatch::split) {
                 round.batches.push_front(second);
@@ -142,10 +157,9 @@ impl Broker {
             }
         }
         let merged = self.state.archive().next_merge(&limits);
-        Ok(merged.map(|merged| ArchiveJob {
-            batch: ArchiveBatch { tasks: Vec::new() },
-            merged,
-            purges: None,
+        Ok(merged.map_or(NextJob::None, |merged| {
+            let batch = ArchiveBatch { tasks: Vec::new() };
+            NextJob::Ready(ArchiveJob { batch, merged, purges: None })
         }))
     }
 

@@ -10,6 +10,7 @@ use leasehold_core::{Error, Kind, LeaseId, Now, Result, TaskId};
 use leasehold_store::mutant::breaks;
 
 use super::Broker;
+use crate::journal::changes::ChangeFeed;
 use crate::journal::commit::Urgency;
 use crate::journal::request::{
     AnswerTo, ArchiveRequest, BrokerRequest, Freshness, HeldAnswer, PurgePlace, PurgedPage,
@@ -19,8 +20,17 @@ use crate::journal::request::{
 pub(super) const BROKER: &str = "broker";
 
 impl Broker {
-    /// Decides a request whose task is not archived. An error ends the broker; a request that fails is answered.
+    /// Decides a request whose task is not archived, when the tasks that it needs are in memory. An error ends the broker; a
+    /// request that fails is answered.
     pub(super) fn handle_live(&mut self, request: BrokerRequest) -> Result<()> {
+        if let Some(id) = request.needs(&self.state, &self.changes) {
+            return self.read_back(id, request);
+        }
+        let is_new = matches!(request, BrokerRequest::Submit { .. } | BrokerRequest::Import { .. });
+        if is_new && self.maintenance.holds_submits(self.state.resident_bytes()) {
+            self.submits.push_back(request);
+            return Ok(());
+        }
         match request {
             BrokerRequest::Submit { task, by, answer } => {
                 self.decide(&by, Urgency::Urgent, answer, |state, context| state.submit(*task, context))
@@ -55,6 +65,10 @@ impl Broker {
                 let logged = self.log(&by, Urgency::Urgent, |state, context| {
                     state.purge(&retention, after, BROKER_PAGE_MAX, context)
                 })?;
+                if let Ok(PurgePage { evicted: Some(id), .. }) = logged.answer {
+                    let at = PurgePlace::Live(after);
+                    return self.read_back(id, BrokerRequest::Purge { retention, at, by, answer });
+                }
                 self.hold(HeldAnswer::new(answer, logged.answer.map(live_page)), logged.is_refusal)
             }
             BrokerRequest::Orphans { names, answer } => {
@@ -95,6 +109,15 @@ impl Broker {
                 Ok(())
             }
         }
+    }
+
+    /// Handles new tasks that have waited for the end of a snapshot.
+    pub(super) fn submit_held(&mut self) -> Result<()> {
+        while !self.open.is_full() && !self.maintenance.holds_submits(self.state.resident_bytes()) {
+            let Some(request) = self.submits.pop_front() else { break };
+            self.handle(request)?;
+        }
+        Ok(())
     }
 
     /// Decides, logs, and holds the answer.
@@ -142,7 +165,11 @@ impl Broker {
         while self.state.next_wake().is_some_and(|at| now.has_reached(at)) && !self.open.is_full() {
             let ticked =
                 self.log(BROKER, Urgency::Urgent, |state, context| state.tick(BROKER_TICK_MAX, context))?;
-            if !ticked.answer?.has_more {
+            let ticked = ticked.answer?;
+            if let Some(id) = ticked.evicted.filter(|_| !self.is_closing) {
+                self.read_back_soon(id);
+            }
+            if !ticked.has_more {
                 break;
             }
         }
@@ -151,14 +178,34 @@ impl Broker {
 
     /// Releases a claim that was not delivered: no byte of it was written, so its worker does not know it (rule C6).
     pub(super) fn release_unused(&mut self, task: TaskId, lease_id: LeaseId) -> Result<()> {
+        // One that is evicted has ended.
+        if self.state.is_evicted(&task) {
+            return Ok(());
+        }
         let release = SettleRequest { task, lease_id, settlement: Settlement::Release };
         self.log(BROKER, Urgency::Urgent, |state, context| state.settle(release, context))?.answer.map(drop)
     }
 }
 
+impl BrokerRequest {
+    /// Evicted task without which the request cannot be decided. A claim and a purge tell it when they are.
+    fn needs(&self, state: &JournalState, changes: &ChangeFeed) -> Option<TaskId> {
+        let id = match self {
+            Self::Submit { task, .. } => return state.submit_needs(task),
+            Self::Read { query, .. } => return query.needs(state),
+            Self::Changes { since, .. } => return changes.needs(since.as_ref(), state),
+            Self::Settle { settlement, .. } => settlement.task,
+            Self::Operate { id, .. } | Self::PurgeTask { id, .. } => *id,
+            Self::Import { task, .. } => task.task.id,
+            _ => return None,
+        };
+        Some(id).filter(|id| state.is_evicted(id))
+    }
+}
+
 /// Page of a purge of live tasks. The archive follows the last one.
 fn live_page(page: PurgePage) -> PurgedPage {
-    let PurgePage { deleted, corrupt, next } = page;
+    let PurgePage { deleted, corrupt, next, .. } = page;
     let next = next.map_or(PurgePlace::Archive(None), |cursor| PurgePlace::Live(Some(cursor)));
     PurgedPage { deleted, corrupt, next: Some(next) }
 }

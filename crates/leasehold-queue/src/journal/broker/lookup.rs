@@ -185,14 +185,17 @@ impl Broker {
     }
 
     /// Answers a request with an error.
-    fn fail(&mut self, request: BrokerRequest, error: Error) -> Result<()> {
+    pub(super) fn fail(&mut self, request: BrokerRequest, error: Error) -> Result<()> {
         let answer = match request {
             BrokerRequest::Submit { answer, .. } => HeldAnswer::new(answer, Err(error)),
             BrokerRequest::Settle { answer, .. } => HeldAnswer::new(answer, Err(error)),
             BrokerRequest::Operate { answer, .. } => HeldAnswer::new(answer, Err(error)),
             BrokerRequest::Import { answer, .. } => HeldAnswer::new(answer, Err(error)),
             BrokerRequest::PurgeTask { answer, .. } => HeldAnswer::new(answer, Err(error)),
-            // Nothing else is looked up.
+            BrokerRequest::Purge { answer, .. } => HeldAnswer::new(answer, Err(error)),
+            BrokerRequest::Read { answer, .. } => HeldAnswer::new(answer, Err(error)),
+            BrokerRequest::Claim(poll) => HeldAnswer::new(poll.answer, Err(error)),
+            // Nothing else is looked up or read back.
             _ => return Ok(()),
         };
         self.send(answer)

@@ -2,8 +2,12 @@
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use leasehold_core::journal::{ArchiveLimits, ArchiveName, JournalRecord, Seq, SnapshotManifest};
-use leasehold_core::limits::{COMMITS_KEPT, SNAPSHOT_COMMITS, SNAPSHOT_INTERVAL, SNAPSHOT_LOG_BYTES};
+use leasehold_core::journal::{
+    ArchiveLimits, ArchiveName, JournalRecord, JournalState, Seq, SnapshotManifest,
+};
+use leasehold_core::limits::{
+    CHUNK_BYTES, COMMITS_KEPT, RESIDENT_BYTES, SNAPSHOT_COMMITS, SNAPSHOT_INTERVAL, SNAPSHOT_LOG_BYTES,
+};
 use leasehold_core::{Result, StoreTime};
 use leasehold_store::host::Instant;
 use leasehold_store::mutant::breaks;
@@ -14,7 +18,8 @@ use std::time::Duration;
 
 use super::Broker;
 use crate::journal::archive::delete as delete_archived;
-use crate::journal::snapshot::{ChunkTable, delete_replaced};
+use crate::journal::chunks::ChunkTable;
+use crate::journal::snapshot::delete_replaced;
 
 /// Pause after a snapshot that could not be written.
 const RETRY_PAUSE: Duration = Duration::from_mins(1);
@@ -31,6 +36,9 @@ pub struct SnapshotLimits {
     pub commits_kept: Duration,
     /// Tasks that are archived before a snapshot.
     pub archive: ArchiveLimits,
+    /// Bytes of encoded tasks that are kept in memory although a chunk of a snapshot has them. A process that only reads keeps
+    /// as many.
+    pub resident_bytes: u64,
 }
 
 impl Default for SnapshotLimits {
@@ -40,6 +48,7 @@ impl Default for SnapshotLimits {
             interval: SNAPSHOT_INTERVAL,
             commits_kept: COMMITS_KEPT,
             archive: ArchiveLimits::default(),
+            resident_bytes: RESIDENT_BYTES,
         }
     }
 }
@@ -71,6 +80,12 @@ pub(super) struct Maintenance {
     unneeded: Vec<ArchiveName>,
     /// Archive objects that are to be deleted.
     to_delete: Vec<ArchiveName>,
+}
+
+/// Bytes of encoded tasks in memory, evictable or changed, from which a newer snapshot is worth its requests: as many changed
+/// ones as are kept anyway, and at least a chunk.
+pub(in crate::journal) fn most_resident(bytes_max: u64) -> u64 {
+    bytes_max.saturating_add(bytes_max.max(CHUNK_BYTES as u64))
 }
 
 /// Commits since a snapshot.
@@ -148,8 +163,20 @@ impl Maintenance {
         self.since.commits
     }
 
-    /// Time until a snapshot is due; none if nothing has changed, or one is being written.
-    pub(super) fn due_in(&self, now: Instant) -> Option<Duration> {
+    /// Evicts tasks while more than the limit are in memory.
+    pub(super) fn evict(&mut self, state: &mut JournalState) {
+        self.table.evict(state, self.limits.resident_bytes);
+    }
+
+    /// True if new tasks are to wait: a snapshot is on its way, after which others can be evicted, and many are in memory.
+    /// Otherwise a producer that is faster than snapshots are written would fill the memory.
+    pub(super) fn holds_submits(&self, resident_bytes: u64) -> bool {
+        self.is_busy() && resident_bytes > most_resident(self.limits.resident_bytes).saturating_mul(2)
+    }
+
+    /// Time until a snapshot is due; none if nothing has changed, or one is being written. Changed tasks cannot be evicted
+    /// before the next one.
+    pub(super) fn due_in(&self, now: Instant, resident_bytes: u64) -> Option<Duration> {
         if self.is_busy() || self.since.commits == 0 {
             return None;
         }
@@ -157,7 +184,9 @@ impl Maintenance {
         if self.has_failed {
             return Some(RETRY_PAUSE.saturating_sub(passed));
         }
-        let is_large = self.since.commits >= self.limits.commits || self.since.bytes >= SNAPSHOT_LOG_BYTES;
+        let is_large = self.since.commits >= self.limits.commits
+            || self.since.bytes >= SNAPSHOT_LOG_BYTES
+            || resident_bytes > most_resident(self.limits.resident_bytes);
         Some(if is_large { Duration::ZERO } else { self.limits.interval.saturating_sub(passed) })
     }
 
@@ -210,7 +239,8 @@ impl Broker {
     /// Begins a snapshot when it is due, after tasks were archived. While the broker waits for what was decided to be confirmed, it decides nothing.
     pub(super) fn maintain(&mut self) -> Result<()> {
         let now = self.instant();
-        if self.maintenance.due_in(now).is_some_and(|left| left.is_zero()) {
+        let resident = self.state.resident_bytes();
+        if self.maintenance.due_in(now, resident).is_some_and(|left| left.is_zero()) {
             self.archive_deleted()?;
             self.archiver.begin();
             self.maintenance.is_archiving = true;
@@ -277,6 +307,7 @@ impl Broker {
             self.maintenance.outdated = self.maintenance.table.manifest().cloned();
             self.maintenance.to_delete.append(&mut self.maintenance.unneeded);
             self.maintenance.table.written(manifest);
+            self.evict();
         } else if self.is_closing {
             // It is left to the next broker.
             self.maintenance.unnamed = None;

@@ -1,12 +1,13 @@
 //! Requests that wait for a change of the state: claims of idle workers, and readers of one task.
 
+use leasehold_core::journal::ClaimedTasks;
 use leasehold_core::{HexName, Result, TaskId};
 use std::collections::{BTreeMap, VecDeque};
 use tokio::sync::oneshot;
 
 use super::Broker;
 use crate::journal::commit::Urgency;
-use crate::journal::request::{ClaimAnswer, ClaimPoll, HeldAnswer};
+use crate::journal::request::{BrokerRequest, ClaimAnswer, ClaimPoll, HeldAnswer};
 
 /// Claims that wait for a task, in the order in which they came.
 #[derive(Default)]
@@ -98,10 +99,20 @@ impl Broker {
     fn claim_due(&mut self, poll: ClaimPoll) -> Result<Option<ClaimPoll>> {
         let ClaimPoll { request, source, waits, answer } = poll;
         let worker = request.worker.to_string();
-        let tasks =
+        let ClaimedTasks { tasks, evicted } =
             self.log(&worker, Urgency::Urgent, |state, context| state.claim(&request, context))?.answer?;
+        if tasks.is_empty()
+            && let Some(id) = evicted
+        {
+            let poll = ClaimPoll { request, source, waits, answer };
+            return self.read_back(id, BrokerRequest::Claim(poll)).map(|()| None);
+        }
         if tasks.is_empty() && waits {
             return Ok(Some(ClaimPoll { request, source, waits, answer }));
+        }
+        if let Some(id) = evicted.filter(|_| !self.is_closing) {
+            // For the next claim.
+            self.read_back_soon(id);
         }
         let upcoming = if tasks.is_empty() { self.state.upcoming(&request.types, self.now()?) } else { None };
         // A worker ends if nothing is left to do, and then it must be true.
@@ -118,7 +129,7 @@ impl Broker {
         let mut changed = Vec::new();
         let state = &self.state;
         self.watches.tasks.retain(|id, watches| {
-            let rev = state.get(id).ok().flatten().map(|task| task.rev);
+            let rev = state.rev(id).ok().flatten();
             changed
                 .extend(watches.extract_if(.., |watch| rev != Some(watch.rev) || watch.answer.is_closed()));
             !watches.is_empty()

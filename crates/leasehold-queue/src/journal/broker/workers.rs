@@ -109,7 +109,7 @@ impl Broker {
             archived_tasks: self.state.archive().counts().values().sum(),
             clients: self.clients.get(),
             parked_claims: self.parked.waiting(),
-            body_bytes: self.state.body_bytes(),
+            body_bytes: self.state.resident_bytes(),
             resident_bytes: resident_bytes(),
         });
         self.hold(HeldAnswer::new(answer, status), false)

@@ -23,7 +23,7 @@ async fn chunks(journal: &Journal) -> Vec<String> {
 }
 
 /// Deletes every commit that a snapshot covers, as a broker does later.
-async fn delete_covered(journal: &Journal) {
+pub(super) async fn delete_covered(journal: &Journal) {
     let floor = lease(journal).await["floor"].as_u64().unwrap();
     for key in audit::keys(&journal.store, keys::JOURNAL_LOG).await {
         let seq: u64 = key.rsplit('/').next().unwrap().parse().unwrap();
