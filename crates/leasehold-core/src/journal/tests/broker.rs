@@ -146,7 +146,9 @@ impl TestBroker {
         let (mut lines, renewals) = (Vec::new(), decision.renewals.clone());
         let logged = self.state.log(decision, &mut lines).unwrap();
         self.twin.replay(&lines).unwrap();
-        renewals.into_iter().for_each(|(id, renewal)| self.twin.renew_claim(id, renewal));
+        for (id, renewal) in renewals {
+            self.twin.renew_claim(id, renewal);
+        }
         assert_eq!(lines.split_inclusive(|byte| *byte == b'\n').count(), logged.records as usize);
         if !lines.is_empty() {
             self.log.push(LogPart::Lines(lines));
