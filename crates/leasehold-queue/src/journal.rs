@@ -118,13 +118,10 @@ impl JournalQueue {
     async fn read(&self, query: StateQuery, freshness: Freshness) -> Result<StateAnswer> {
         let asked = query.clone();
         let request = move |answer| BrokerRequest::Read { query: asked, freshness, answer };
-        match self.broker.ask_serving(request).await {
-            Some(answer) => answer,
-            None => {
-                self.follow(|replayed| query.needs(&replayed.state), |replayed| query.answer(&replayed.state))
-                    .await
-            }
+        if let Some(answer) = self.broker.ask_serving(request).await {
+            return answer;
         }
+        self.follow(|replayed| query.needs(&replayed.state), |replayed| query.answer(&replayed.state)).await
     }
 
     /// Reads the state without the lease. `needs` gives an evicted task without which it cannot be read.

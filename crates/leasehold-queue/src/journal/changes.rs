@@ -117,12 +117,10 @@ impl JournalQueue {
     pub async fn changes(&self, since: Option<&ChangePosition>) -> Result<ChangePage> {
         let asked = since.cloned();
         let request = move |answer| BrokerRequest::Changes { since: asked, answer };
-        match self.broker.ask_serving(request).await {
-            Some(page) => page,
-            None => {
-                let needs = |replayed: &Replayed| replayed.changes.needs(since, &replayed.state);
-                self.follow(needs, |replayed| replayed.changes.page(since, &replayed.state)).await
-            }
+        if let Some(page) = self.broker.ask_serving(request).await {
+            return page;
         }
+        let needs = |replayed: &Replayed| replayed.changes.needs(since, &replayed.state);
+        self.follow(needs, |replayed| replayed.changes.page(since, &replayed.state)).await
     }
 }
