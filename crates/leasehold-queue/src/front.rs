@@ -198,7 +198,7 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
         Box::pin(async { self.objects_for("import tasks")?.import(task).await })
     }
 
-    /// Counts pending and running tasks.
+    /// Counts pending and running tasks; in the journal layout, final ones, too.
     fn stats(&self) -> BoxFuture<'_, Result<Stats>> {
         Box::pin(async { self.objects_for("count tasks")?.stats().await })
     }
