@@ -259,10 +259,13 @@ mod tests {
         assert_eq!(summary(10, 0, 0), "submitted 10 tasks");
         assert_eq!(summary(10, 3, 0), "10 tasks: 7 submitted, 3 existed already");
         let retry = "not retried (set key_retry_failed)";
-        let one = format!("1 task: 0 submitted, 1 existed already; 1 of these has failed or expired and was {retry}");
+        let one = format!(
+            "1 task: 0 submitted, 1 existed already; 1 of these has failed or expired and was {retry}"
+        );
         assert_eq!(summary(1, 1, 1), one);
-        let two =
-            format!("10 tasks: 7 submitted, 3 existed already; 2 of these have failed or expired and were {retry}");
+        let two = format!(
+            "10 tasks: 7 submitted, 3 existed already; 2 of these have failed or expired and were {retry}"
+        );
         assert_eq!(summary(10, 3, 2), two);
     }
 
