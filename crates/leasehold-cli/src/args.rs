@@ -4,7 +4,8 @@
 #[cfg(feature = "cost")]
 mod reference;
 
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
 
 use crate::commands::{
     artifact, broker, cost, dashboard, get, leases, list, migrate, operate, outpost, overview, quarantine,
@@ -22,6 +23,19 @@ pub(crate) struct Args {
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
+    /// Name of the command.
+    #[arg(skip)]
+    pub(crate) name: String,
+}
+
+impl Args {
+    /// Parses the command line.
+    pub(crate) fn parse_line(line: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let matches = Self::command().try_get_matches_from(line)?;
+        let name = matches.subcommand_name().unwrap_or_default().to_owned();
+        let args = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut Self::command()))?;
+        Ok(Self { name, ..args })
+    }
 }
 
 /// Options of every command, accepted before and after its name.
@@ -122,7 +136,7 @@ pub(crate) enum Command {
     /// Import the tasks of another queue, with their ids, states and histories; a task that exists is left as it is
     #[command(after_help = "Example:\n  leasehold import tasks.ndjson --store s3://my-bucket/tasks")]
     Import(transfer::ImportArgs),
-    /// Count tasks by status: one request per task, up to 10,000 tasks
+    /// Count tasks by status: one request per task, up to 10,000 tasks; in the layout `journal` one read
     #[command(after_help = "Example:\n  leasehold stats --json")]
     Stats(overview::StatsArgs),
     /// Show which worker holds which shards, and until when

@@ -79,7 +79,7 @@ pub(crate) async fn run(
                 Box::pin(outpost::run(args.command, settings, printer, shutdown)).await?;
             }
         }
-        _ => Box::pin(run_on_queue(args.command, &settings()?, printer, shutdown)).await?,
+        _ => Box::pin(run_on_queue(args.command, &args.name, &settings()?, printer, shutdown)).await?,
     }
     Ok(())
 }
@@ -97,12 +97,13 @@ fn load_settings(
     Ok(settings)
 }
 
-/// Refuses a command that works only on a bucket, not on an outpost.
-pub(crate) fn require_bucket(settings: &Settings) -> leasehold_core::Result<()> {
+/// Refuses what works only on a bucket, not on an outpost.
+pub(crate) fn require_bucket(settings: &Settings, what: &str) -> leasehold_core::Result<()> {
     if settings.queue.queue_type == QueueType::Filesystem {
-        return Err(Error::invalid(
-            "this needs the queue itself, but `queue.type` is `filesystem` (an outpost); set it to `bucket`",
-        ));
+        return Err(Error::invalid(format!(
+            "`{what}` does not work on an outpost (`queue.type` is `filesystem`); set `queue.type` to `bucket` to use \
+             the store directly"
+        )));
     }
     Ok(())
 }
@@ -110,6 +111,7 @@ pub(crate) fn require_bucket(settings: &Settings) -> leasehold_core::Result<()> 
 /// Runs a command that also works on an outpost.
 async fn run_on_outpost(
     command: Command,
+    name: &str,
     settings: &Settings,
     printer: &Printer,
     shutdown: Shutdown,
@@ -127,18 +129,22 @@ async fn run_on_outpost(
         Command::Retry(which) if which.task_type.is_none() => {
             outpost::requeue(&spool()?, &which.ids, printer)
         }
-        _ => Ok(require_bucket(settings)?),
+        Command::Cancel(_) | Command::Retry(_) => {
+            Ok(require_bucket(settings, &format!("leasehold {name} --type"))?)
+        }
+        _ => Ok(require_bucket(settings, &format!("leasehold {name}"))?),
     }
 }
 
 async fn run_on_queue(
     command: Command,
+    name: &str,
     settings: &Settings,
     printer: &Printer,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     if settings.queue.queue_type == QueueType::Filesystem {
-        return Box::pin(run_on_outpost(command, settings, printer, shutdown)).await;
+        return Box::pin(run_on_outpost(command, name, settings, printer, shutdown)).await;
     }
     match &command {
         Command::Up(args) => exec::check_programs(&args.work.programs.exec)?,
@@ -372,7 +378,7 @@ async fn open_queue(command: &Command, settings: &Settings) -> anyhow::Result<Qu
     let mut config = QueueConfig { mode, ..config(settings, "cli") };
     if let Command::Check(overview::CheckArgs { grace_secs: Some(grace), .. }) = command {
         config.ahead_grace = Duration::from_secs(*grace);
-        config.stale_grace = config.ahead_grace;
+        config.outdated_grace = config.ahead_grace;
     }
     if let Command::SubmitMany(_) = command {
         // A store that fails for longer stops the command. Retrying lines with unknown outcome would only delay that.

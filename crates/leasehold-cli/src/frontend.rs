@@ -35,7 +35,7 @@ impl Frontend {
         for warning in &settings.warnings {
             tracing::warn!(%warning, "unknown environment variable ignored");
         }
-        commands::require_bucket(&settings)?;
+        commands::require_bucket(&settings, "connect")?;
         Ok(Self { settings })
     }
 

@@ -25,7 +25,6 @@ mod settings;
 mod table;
 mod telemetry;
 
-use clap::Parser;
 use leasehold_core::{Error, Kind};
 use leasehold_store::host::panic_message;
 use leasehold_store::{Host, SystemHost};
@@ -44,7 +43,7 @@ const THREADS_WAIT: Duration = Duration::from_secs(1);
 /// Runs the command line and returns its exit code. The first argument is the name of the program. `program` is the command
 /// that starts this command line: `demo` starts workers with it.
 pub fn main(program: &[OsString], args: impl IntoIterator<Item = OsString>) -> u8 {
-    let args = match args::Args::try_parse_from(args) {
+    let args = match args::Args::parse_line(args) {
         Ok(args) => args,
         Err(usage) => return printer::usage(&usage),
     };

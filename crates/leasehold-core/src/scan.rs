@@ -83,7 +83,7 @@ impl fmt::Display for DrainWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Due(at) => write!(f, "a task that is due at {at}"),
-            Self::Held(id) => write!(f, "task {id}, which another worker holds"),
+            Self::Held(id) => write!(f, "task {id}, which another worker holds or has in its inbox"),
             Self::ShardLeases => f.write_str("leases on shards"),
             Self::Store => f.write_str("an answer from the store"),
         }

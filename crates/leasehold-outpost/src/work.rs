@@ -23,8 +23,8 @@ use leasehold_core::scan::Polling;
 use leasehold_core::{HexName, Kind, Result, State, TaskId};
 use leasehold_queue::Settlement;
 use leasehold_queue::source::{
-    ClaimStatus, ClaimedTask, DrainWait, OpenSource, Slot, SlotState, SourceStatus, TaskInSlot, TaskSource,
-    WorkerInfo, next_or,
+    ClaimStatus, ClaimedTask, DrainWait, Slot, SlotState, SourceStatus, TaskInSlot, TaskSource,
+    TaskSourceFactory, WorkerInfo, next_or,
 };
 use leasehold_store::host::{Instant, lock};
 use leasehold_store::{Host, HostExt};
@@ -56,7 +56,7 @@ const RELEASE_PAUSE: Duration = Duration::from_secs(1);
 /// Time within which a task must become due for a worker with `until_empty` to wait for it.
 const SOON: Duration = Duration::from_mins(1);
 
-impl OpenSource for Spool {
+impl TaskSourceFactory for Spool {
     fn open(&self, worker: WorkerInfo) -> BoxFuture<'static, Result<Box<dyn TaskSource>>> {
         let polling = worker.polling.at_most(SCAN_PAUSE_MAX);
         let source = SpoolSource {

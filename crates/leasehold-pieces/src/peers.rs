@@ -228,7 +228,10 @@ impl Announcement {
                 Ok(Renewed::Lost) => {
                     return Err(Error::new(
                         Kind::Lost,
-                        format!("lease `{}` was taken by another node", self.held.key),
+                        format!(
+                            "lease `{}` was lost: taken by another node, broken or deleted",
+                            self.held.key
+                        ),
                     ));
                 }
                 Err(error) => {

@@ -55,16 +55,17 @@ pub struct Checked {
     pub others: u64,
     /// Keys of tasks without an index entry. A repair writes it.
     pub uncovered: Vec<String>,
-    /// Index entries that no task requires and that no worker has removed in time. A repair removes them.
-    pub dangling: Vec<String>,
-    /// Objects that a killed `doctor` or broker has left. A repair deletes them.
+    /// Index entries that no task requires and that no worker has removed in time. A repair removes them. In JSON: `dangling`.
+    #[serde(rename = "dangling")]
+    pub unneeded: Vec<String>,
+    /// Objects that a killed process has left: `doctor`, the creation of the queue, a broker. A repair deletes them.
     pub leftover: Vec<String>,
     /// Objects that need a decision by an operator.
     pub corrupt: Vec<CorruptObject>,
     /// Transient objects: running workers remove or replace them. In JSON: `healing`.
     #[serde(rename = "healing")]
     pub transient: Vec<TransientObject>,
-    /// Number of uncovered, dangling and leftover objects that were repaired: all of them, or none.
+    /// Number of uncovered, unneeded and leftover objects that were repaired: all of them, or none.
     pub repaired: u64,
 }
 
@@ -118,7 +119,7 @@ impl Checked {
     /// Number of inconsistencies that a repair removes, or has removed.
     #[must_use]
     pub fn repairable(&self) -> u64 {
-        (self.uncovered.len() + self.dangling.len() + self.leftover.len()) as u64
+        (self.uncovered.len() + self.unneeded.len() + self.leftover.len()) as u64
     }
 
     fn corrupt(&mut self, key: String, reason: String, remedy: Remedy) {
@@ -133,7 +134,7 @@ impl ObjectQueue {
     pub async fn check(&self, repair: bool) -> Result<Checked> {
         let mut checked = Checked::default();
         if repair {
-            // Always read again: by an outdated number of shards the entries of all tasks would look dangling.
+            // Always read again: by an outdated number of shards the entries of all tasks would look unneeded.
             self.refresh_meta().await?;
             self.ensure_allowed(Intent::Change).await?;
         }
@@ -159,8 +160,8 @@ impl ObjectQueue {
             }
         }
         self.check_suspects(suspects, repair, &mut checked).await?;
-        let unrequired = entries.values().flatten().filter(|found| !required.contains(&found.entry));
-        self.check_unrequired(unrequired, repair, &mut checked).await?;
+        let unneeded = entries.values().flatten().filter(|found| !required.contains(&found.entry));
+        self.check_unneeded(unneeded, repair, &mut checked).await?;
         self.check_others(repair, &mut checked).await?;
         Ok(checked)
     }
@@ -202,7 +203,7 @@ impl ObjectQueue {
     }
 
     /// Checks the entries that no task required when the tasks were read.
-    async fn check_unrequired(
+    async fn check_unneeded(
         &self,
         entries: impl Iterator<Item = &IndexHit>,
         repair: bool,
@@ -210,18 +211,18 @@ impl ObjectQueue {
     ) -> Result<()> {
         // Collected, because the compiler cannot tell the lifetimes of a borrowing stream of futures.
         let reads: Vec<_> =
-            entries.map(|found| async move { Ok((found, self.unrequired(found, repair).await?)) }).collect();
+            entries.map(|found| async move { Ok((found, self.unneeded(found, repair).await?)) }).collect();
         let mut findings = stream::iter(reads).buffered(READS_AT_ONCE);
         while let Some((found, finding)) = findings.try_next().await? {
             let key = found.entry.key();
             match finding {
                 Finding::Fine | Finding::Corrupt(..) => {}
                 Finding::Transient(by, reason) => checked.transient.push(TransientObject { key, by, reason }),
-                Finding::Repairable if !repair => checked.dangling.push(key),
+                Finding::Repairable if !repair => checked.unneeded.push(key),
                 // Any other outcome means that it is part of a change since, which handles it.
                 Finding::Repairable => {
                     if matches!(self.sweep(found).await?, Swept::Removed | Swept::Changed(_)) {
-                        checked.dangling.push(key);
+                        checked.unneeded.push(key);
                         checked.repaired += 1;
                     }
                 }
@@ -232,7 +233,7 @@ impl ObjectQueue {
 
     /// The state of an entry that no task requires. A repair waits only for the grace period of the index rules;
     /// without one, running workers get the time to clean up.
-    async fn unrequired(&self, found: &IndexHit, repair: bool) -> Result<Finding> {
+    async fn unneeded(&self, found: &IndexHit, repair: bool) -> Result<Finding> {
         let entry = &found.entry;
         if self.client.get(Purpose::Admin, &entry.key()).await?.is_none() {
             return Ok(Finding::Fine);
@@ -253,7 +254,7 @@ impl ObjectQueue {
                     return Ok(Finding::Fine);
                 }
                 let left_at = found.written_at.max(loaded.task.updated_at);
-                (left_at.plus(self.config.stale_grace), "its task has changed since")
+                (left_at.plus(self.config.outdated_grace), "its task has changed since")
             }
             // It stays until its task changes to a later revision, or ends.
             Some(loaded) if !loaded.task.status().is_final() => return Ok(Finding::Fine),

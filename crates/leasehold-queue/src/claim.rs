@@ -124,7 +124,7 @@ impl ObjectQueue {
                 Err(Unclaimed::NoHandler)
             }
             State::Running(claim) if is_handled => Err(Unclaimed::Held(claim.expires_at)),
-            _ => Err(Unclaimed::Stale),
+            _ => Err(Unclaimed::Outdated),
         })
     }
 
@@ -138,7 +138,7 @@ impl ObjectQueue {
     ) -> Result<ClaimOutcome> {
         let lease_id = self.client.host().random_name();
         let event = Event::Claim { worker: worker.clone(), lease_id: lease_id.clone(), lease };
-        // A stale inbox entry does not lead to the running task as the required entry does.
+        // An outdated inbox entry does not lead to the running task as the required entry does.
         let is_behind = entry.shard().is_none() && entry.rev < loaded.task.rev;
         let stays = is_owner && !is_behind;
         let index_update = match () {
@@ -159,10 +159,10 @@ impl ObjectQueue {
             Transition::Rejected(_, now) | Transition::Superseded(now) | Transition::Stale(now) => {
                 return Ok(Err(lost_to(&now.task)));
             }
-            Transition::Missing => return Ok(Err(Unclaimed::Stale)),
+            Transition::Missing => return Ok(Err(Unclaimed::Outdated)),
         };
         if loaded.task.status() != Status::Running {
-            return Ok(Err(Unclaimed::Stale));
+            return Ok(Err(Unclaimed::Outdated));
         }
         Ok(Ok(Box::new(Claimed { entry, rev: loaded.task.rev, loaded, lease_id })))
     }
@@ -209,6 +209,6 @@ impl ObjectQueue {
 fn lost_to(task: &Task) -> Unclaimed {
     match &task.state {
         State::Running(claim) => Unclaimed::Held(claim.expires_at),
-        _ => Unclaimed::Stale,
+        _ => Unclaimed::Outdated,
     }
 }

@@ -60,8 +60,8 @@ pub struct QueueConfig {
     /// Time for which an entry ahead of its task is not touched. Longer than any store accepts a signed request, so
     /// that by then its writer has written the task, or never will.
     pub ahead_grace: Duration,
-    /// Time for which a stale entry is left to the client that changed the task and is about to remove it.
-    pub stale_grace: Duration,
+    /// Time for which an outdated entry is left to the client that changed the task and is about to remove it.
+    pub outdated_grace: Duration,
     /// Time for which a submit with unknown outcome is retried before it puts a tombstone at its own id.
     pub submit_wait: Duration,
     /// Age of `queue.json` after which it is read again before a write.
@@ -87,7 +87,7 @@ impl Default for QueueConfig {
             by: "client".into(),
             direct: None,
             ahead_grace: Duration::from_mins(30),
-            stale_grace: Duration::from_mins(1),
+            outdated_grace: Duration::from_mins(1),
             submit_wait: Duration::from_mins(15),
             meta_refresh_interval: QUEUE_META_REFRESH_INTERVAL,
             meta_max_age: QUEUE_META_MAX_AGE,

@@ -2,7 +2,7 @@
 //!
 //! The key of a task is derived from its id and from `shard_prefix_len` in `queue.json`. A second `queue.json` over the
 //! tasks of a lost one could contain another number: its clients would not find the tasks, and would remove their index
-//! entries as stale. So no queue is created where keys of a queue exist. [`Queue::restore`](crate::Queue::restore)
+//! entries as unneeded. So no queue is created where keys of a queue exist. [`Queue::restore`](crate::Queue::restore)
 //! derives the number from the keys of the tasks.
 
 use futures::future::try_join_all;

@@ -20,7 +20,8 @@ pub use builder::{SUBMITS_AT_ONCE, Submit, Submitted};
 use futures::future::{BoxFuture, ready};
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
-use leasehold_core::journal::JournalTask;
+/// A task with its state, its history and the reservation of its idempotency key, as it is exported and imported.
+pub use leasehold_core::journal::JournalTask as ExportedTask;
 use leasehold_core::new_task::check_time;
 use leasehold_core::task::Change;
 use leasehold_core::{
@@ -40,7 +41,7 @@ use crate::inspect::{Filter, ListedTask, Stats};
 use crate::journal::JournalQueue;
 use crate::meta::{LayoutName, QueueMeta, open_meta};
 use crate::purge::{Purged, PurgedAll, Retention};
-use crate::source::OpenSource;
+use crate::source::TaskSourceFactory;
 use crate::tasks::{TaskSnapshot, Transition};
 use crate::unique::UniqueKey;
 
@@ -48,8 +49,8 @@ use crate::unique::UniqueKey;
 const WAIT_MIN: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// A layout of a queue. An operation with a default is that of the [object layout](Self::objects); another layout that
-/// does not implement it returns the error of [`unsupported`](Self::unsupported).
+/// A layout of a queue. A default that calls [`objects_for`](Self::objects_for) returns the
+/// [`unsupported`](Self::unsupported) error in layouts that do not override it; the other defaults work in every layout.
 pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
     /// Location of the tasks, for messages.
     fn describe(&self) -> String;
@@ -137,8 +138,8 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// The source of tasks for workers; none in the object layout, for which the worker has one of its own.
-    fn task_source(&self) -> Option<Arc<dyn OpenSource>> {
+    /// Opens a task source for each worker; none in the object layout, for which the worker has one of its own.
+    fn task_source_factory(&self) -> Option<Arc<dyn TaskSourceFactory>> {
         None
     }
 
@@ -164,10 +165,11 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
         stream::once(ready(tasks)).try_flatten().boxed()
     }
 
-    /// Lists all tasks with their timestamps, without reading them. A caller that caches tasks reads only those whose
+    /// Lists the keys and timestamps of all tasks, without reading them. A caller that caches tasks reads only those whose
     /// timestamp has changed.
-    fn listed(&self) -> BoxStream<'_, Result<ListedTask>> {
-        let listed = self.objects_for("list tasks by timestamp; use `list`").map(ObjectQueue::listed);
+    fn list_timestamps(&self) -> BoxStream<'_, Result<ListedTask>> {
+        let listed =
+            self.objects_for("list tasks by timestamp; use `list`").map(ObjectQueue::list_timestamps);
         stream::once(ready(listed)).try_flatten().boxed()
     }
 
@@ -189,7 +191,7 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
 
     /// Exports all tasks with their state, their history and the reservations of their idempotency keys. Tasks that change
     /// meanwhile may be exported before or after the change.
-    fn export(&self) -> BoxStream<'_, Result<JournalTask>> {
+    fn export(&self) -> BoxStream<'_, Result<ExportedTask>> {
         let tasks = self.objects_for("export tasks").map(ObjectQueue::export);
         stream::once(ready(tasks)).try_flatten().boxed()
     }
@@ -197,11 +199,11 @@ pub trait QueueLayout: fmt::Debug + Send + Sync + 'static {
     /// Imports a task as it was exported; false if it exists, in which case it is left as it is. A task that was running is
     /// free when its claim has expired. Another task with its id, or with its idempotency key, is an error with
     /// [`Reason::Conflict`].
-    fn import(&self, task: JournalTask) -> BoxFuture<'_, Result<bool>> {
+    fn import(&self, task: ExportedTask) -> BoxFuture<'_, Result<bool>> {
         Box::pin(async { self.objects_for("import tasks")?.import(task).await })
     }
 
-    /// Counts pending and running tasks.
+    /// Counts pending and running tasks; in the journal layout, final ones, too.
     fn stats(&self) -> BoxFuture<'_, Result<Stats>> {
         Box::pin(async { self.objects_for("count tasks")?.stats().await })
     }

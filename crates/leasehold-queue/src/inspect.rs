@@ -1,6 +1,6 @@
 //! Reading tasks: get, list, wait, count.
 //!
-//! Nothing here writes. A list reads every task; [`ObjectQueue::listed`] returns only keys and timestamps, so that a caller
+//! Nothing here writes. A list reads every task; [`ObjectQueue::list_timestamps`] returns only keys and timestamps, so that a caller
 //! with a cache reads only what has changed. Counts come from the index, not from the tasks.
 //!
 //! Requests: a get is 1 get. A list is 1 list per thousand tasks and 1 get per task. A wait is 1 conditional get per
@@ -113,7 +113,7 @@ impl ObjectQueue {
     /// Lists all tasks with their timestamps, shard by shard, without reading them. A caller that caches tasks reads
     /// only those whose timestamp has changed. Keys that are not keys of tasks are left out; `check` reports them.
     /// Requests: 1 list per thousand tasks.
-    pub fn listed(&self) -> impl Stream<Item = Result<ListedTask>> + Send + '_ {
+    pub fn list_timestamps(&self) -> impl Stream<Item = Result<ListedTask>> + Send + '_ {
         let with_id = |ListEntry { key, modified, size }| {
             let id = keys::parse_task_shard(&key).map(|(_, id)| id);
             ready(Ok(id.map(|id| ListedTask { id, modified, size, key })))

@@ -22,7 +22,7 @@
 //! | [`unique`] | idempotency keys: submit a task only once |
 //! | [`discover`] | scan the index for entries that are due |
 //! | [`claim`] | claim a task for a worker; renew the claim; complete, fail, snooze, release |
-//! | [`sweep`] | index cleanup: remove stale entries, time out expired claims |
+//! | [`sweep`] | index cleanup: remove unneeded entries, time out expired claims |
 //! | [`source`] | the interface between a worker and the layout of its tasks |
 //! | [`lease`] | leases on shards and worker ids |
 //! | [`holders`], `peer_leases` | list leases and their holders; cache the leases of other workers |
@@ -70,7 +70,7 @@ pub use bell::{Bell, BellChange};
 pub use claim::{ClaimOutcome, Claimed, Settlement, Unclaimed};
 pub use connect::{BrokerRole, ObjectQueue, Place, QueueConfig};
 pub use discover::IndexHit;
-pub use front::{Queue, QueueLayout, Submit, Submitted};
+pub use front::{ExportedTask, Queue, QueueLayout, Submit, Submitted};
 pub use holders::{LeaseInfo, LeaseState, WorkerLeaseKind};
 pub use inbox::{DirectDispatch, Selection};
 pub use inspect::{Filter, ListedTask, Stats};

@@ -73,7 +73,7 @@ pub struct QueueMeta {
     /// Layout of the tasks.
     #[serde(default, skip_serializing_if = "LayoutName::is_default")]
     pub layout: LayoutName,
-    /// Permanent id of the queue.
+    /// Random id of the queue; `leasehold init --restore` replaces it.
     pub queue_id: HexName,
     /// Number of hex digits that name a shard.
     pub shard_prefix_len: ShardLen,

@@ -30,9 +30,9 @@ use crate::claim::Settlement;
 /// Number of consecutive failed requests after which work waits for the store.
 const OUTAGE_FAILURES: u32 = 3;
 
-/// A place that workers can take tasks from.
-pub trait OpenSource: fmt::Debug + Send + Sync + 'static {
-    /// Opens a source for one worker.
+/// Opens a task source for each worker.
+pub trait TaskSourceFactory: fmt::Debug + Send + Sync + 'static {
+    /// Opens the source of one worker.
     fn open(&self, worker: WorkerInfo) -> BoxFuture<'static, Result<Box<dyn TaskSource>>>;
 
     /// Error for the artifacts of a task, in a source whose workers cannot transfer any.

@@ -1,10 +1,11 @@
 //! Index cleanup: removing entries that do not match their task.
 //!
 //! An index entry is a hint that is written before or after its task, never in one step with it, so a scan can find
-//! entries that are stale or ahead. Two rules make their removal safe:
+//! *unneeded* entries, which no task requires: outdated ones, and ones ahead of their task. Two rules make their removal
+//! safe:
 //!
-//! * **Cover, then remove** (rule 2). A *stale* entry, one that is not ahead of its task and is not the one that the
-//!   record requires, is removed only after the required entry was written.
+//! * **Cover, then remove** (rule 2). An *outdated* entry (its task has a later revision, or requires another entry) is
+//!   removed only after the required entry was written.
 //! * **No removal without a fence** (rule 4). An entry *ahead* of its task — no task, or a smaller revision — is not
 //!   touched during the grace period. After that a conditional write makes sure that it can never become valid, and
 //!   only then is it removed.
@@ -64,7 +65,7 @@ impl ObjectQueue {
             _ => None,
         };
         if let Some(event) = event {
-            return Ok(match self.change_stale(&loaded, &event).await? {
+            return Ok(match self.change_task(&loaded, &event).await? {
                 Transition::Done(changed) => Swept::Changed(Box::new(changed.task)),
                 _ => Swept::Fine,
             });
@@ -76,7 +77,7 @@ impl ObjectQueue {
                 _ => Swept::Fine,
             });
         }
-        let left_at = found.written_at.max(task.updated_at).plus(self.config.stale_grace);
+        let left_at = found.written_at.max(task.updated_at).plus(self.config.outdated_grace);
         if !now.is_past(left_at) {
             // The client that changed the task is probably about to remove the entry. If a claimer crashed before it
             // wrote its lease entry, this one is the only entry of the task.
@@ -110,7 +111,7 @@ impl ObjectQueue {
             // Only a task that existed has entries of later revisions: it was purged.
             None => true,
             Some(loaded) if loaded.task.status().is_final() => {
-                matches!(self.change_stale(&loaded, &Event::Fence).await?, Transition::Done(_))
+                matches!(self.change_task(&loaded, &Event::Fence).await?, Transition::Done(_))
             }
             Some(_) => false,
         };
@@ -121,7 +122,7 @@ impl ObjectQueue {
         Ok(Swept::Removed)
     }
 
-    async fn change_stale(&self, loaded: &TaskSnapshot, event: &Event) -> Result<Transition> {
+    async fn change_task(&self, loaded: &TaskSnapshot, event: &Event) -> Result<Transition> {
         self.change(Purpose::Sweep, ChangeFrom::Read(loaded), event, IndexUpdate::Change).await
     }
 

@@ -14,25 +14,26 @@
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt};
-use leasehold_core::journal::{JournalTask, LoggedClaim, check_same_task};
+use leasehold_core::journal::{LoggedClaim, check_same_task};
 use leasehold_core::task::State;
 use leasehold_core::{Result, Status, Task, record};
 use leasehold_store::{Purpose, PutOutcome, When};
 use std::future::ready;
 
 use crate::connect::ObjectQueue;
+use crate::front::ExportedTask;
 use crate::inspect::READS_AT_ONCE;
 use crate::meta_cache::Intent;
 
 impl ObjectQueue {
     /// Exports all tasks. A corrupt object is an item with an error of kind corrupt, and the export continues.
-    pub fn export(&self) -> impl Stream<Item = Result<JournalTask>> + Send + '_ {
+    pub fn export(&self) -> impl Stream<Item = Result<ExportedTask>> + Send + '_ {
         let is_kept = |task: &Task| ready(!task.is_tombstone() && task.status() != Status::Purged);
         let tasks = self.records().try_filter(is_kept);
         tasks.map(move |task| async move { self.exported(task?).await }).buffered(READS_AT_ONCE)
     }
 
-    async fn exported(&self, task: Task) -> Result<JournalTask> {
+    async fn exported(&self, task: Task) -> Result<ExportedTask> {
         let key = self.key_reservation(&task).await?;
         let claim = match &task.state {
             State::Running(claim) => {
@@ -41,12 +42,12 @@ impl ObjectQueue {
             }
             _ => None,
         };
-        Ok(JournalTask { task, key, claim })
+        Ok(ExportedTask { task, key, claim })
     }
 
     /// Imports a task; false if it exists.
-    pub async fn import(&self, imported: JournalTask) -> Result<bool> {
-        let JournalTask { mut task, key, .. } = imported;
+    pub async fn import(&self, imported: ExportedTask) -> Result<bool> {
+        let ExportedTask { mut task, key, .. } = imported;
         self.ensure_allowed(Intent::Change).await?;
         task.shard = self.shard_len().shard_of(&task.id);
         if self.is_imported(&task).await? {

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-use self::carry::Connection;
+use self::carry::SimConnection;
 use crate::executor::{Executor, ProcessId};
 use crate::faults::Events;
 use crate::host::SimHost;
@@ -269,7 +269,7 @@ impl SimTransport {
         let (accepted, broker) = carry::channel(lines_max, &other.name, process);
         let (hello, greeted) = oneshot::channel();
         dials.send(Dial { channel: accepted, hello }).map_err(|_| refused())?;
-        let connection = Connection { connections: connections.clone(), client, broker };
+        let connection = SimConnection { connections: connections.clone(), client, broker };
         connections.executor.spawn(ProcessId::WORLD, Box::pin(connection.carry(rng)));
         let greeted = greeted.await.map_err(|_| unreachable("has closed the connection"))?;
         connections.executor.sleep(back).await;

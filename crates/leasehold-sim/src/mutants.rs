@@ -92,7 +92,7 @@ pub const ALL: [MutantInfo; 77] = [
     info(Store(B::NoEntryAgain), Queue, "wild", "P5", "P5: pending", "a task that is made pending again gets no ready entry"),
     info(Store(B::TaskFirst), Queue, "wild", "P5", "P5: pending", "a task that is made pending again is written before its ready entry"),
     info(Store(B::RemovedEarly), Queue, "wild", "P5", "P5: ", "entries are removed before the task is written"),
-    info(Code("no-cover"), Queue, "wild,crash-at-write=1000", "P5", "P5: ", "a stale entry is removed before the current one is written").first_seed(56),
+    info(Code("no-cover"), Queue, "wild,crash-at-write=1000", "P5", "P5: ", "an outdated entry is removed before the current one is written").first_seed(56),
     info(Store(B::NoGraceForNewEntries), Queue, "wild", "P5", "P5: pending", "an entry without a task is removed without a grace period").first_seed(5),
     info(Store(B::NoFenceAtSweep), Queue, "wild,late=2000,lost=1000,process-fault-every=300", "P5", "P5: pending", "an entry without a task is removed after its grace period, but without a fence").first_seed(15),
     info(Store(B::NoFenceAtSubmit), Queue, "wild", "P1", "definitely failed", "an abandoned submit does not fence its own id").first_seed(11),

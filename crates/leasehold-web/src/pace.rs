@@ -63,7 +63,8 @@ impl RefreshPace {
         }
     }
 
-    /// Interval between reads of leases while they are viewed. Leases last at least a minute, and each takes a get.
+    /// Interval between reads of leases while they are viewed. Shard leases last 30 s by default, worker leases as long or
+    /// longer; each takes a get.
     pub(crate) fn leases_every(self, leases: usize) -> Duration {
         let leases = u32::try_from(leases).unwrap_or(u32::MAX);
         (self.min_interval() * 2).max(Duration::from_mins(1) * leases / LEASES_PER_MINUTE)

@@ -260,7 +260,7 @@ async fn pass(shared: &Shared) -> Result<bool> {
     begin_pass(shared)?;
     // Processes each page of the list as a whole.
     let queue = shared.queue();
-    let mut pages = std::pin::pin!(queue.listed().try_ready_chunks(PAGE));
+    let mut pages = std::pin::pin!(queue.list_timestamps().try_ready_chunks(PAGE));
     while let Some(page) = pages.try_next().await.map_err(|error| error.1)? {
         let (mut changed, is_cut) = note_listed(shared, page);
         while !changed.is_empty() {

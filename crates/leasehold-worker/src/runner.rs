@@ -80,11 +80,12 @@ impl TaskRunner {
                 |counts| &mut counts.cancelled
             }
             Some((task, _)) => {
-                // Releases and snoozes record other events.
-                if task.history.events().next_back().is_some_and(|change| change.event == "fail") {
-                    tracing::warn!(error = summary(task), "attempt failed, task will be retried");
-                } else {
-                    tracing::info!("task released");
+                match task.history.events().next_back().map(|change| change.event.as_str()) {
+                    Some("fail") => {
+                        tracing::warn!(error = summary(task), "attempt failed, task will be retried");
+                    }
+                    Some("snooze") => tracing::info!("task snoozed"),
+                    _ => tracing::info!("task released"),
                 }
                 |counts| &mut counts.requeued
             }

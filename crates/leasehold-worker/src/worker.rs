@@ -2,7 +2,7 @@
 
 use futures::future::{Either, select};
 use leasehold_core::{Error, Result, Shard, ids::Name};
-use leasehold_queue::source::{OpenSource, Slots, SourceStatus, TaskSource, WorkerInfo};
+use leasehold_queue::source::{Slots, SourceStatus, TaskSource, TaskSourceFactory, WorkerInfo};
 use leasehold_queue::{ObjectQueue, Queue};
 use leasehold_store::Host;
 use leasehold_store::host::lock;
@@ -34,7 +34,7 @@ enum Layout {
     /// The layout `objects`.
     Objects(ObjectQueue),
     /// Another one, such as a journal or the folder of an outpost.
-    Other(Arc<dyn OpenSource>),
+    Other(Arc<dyn TaskSourceFactory>),
 }
 
 /// Counts of a worker so far.
@@ -113,7 +113,7 @@ impl Worker {
     /// Creates a worker with this id for the tasks of a queue; in the object layout for these shards, or for all.
     pub fn new(queue: impl Into<Queue>, id: &str, shards: Option<Vec<Shard>>) -> Result<Self> {
         let queue = queue.into();
-        let layout = match queue.task_source() {
+        let layout = match queue.task_source_factory() {
             Some(source) => Layout::Other(source),
             None => Layout::Objects(queue.objects()?.clone().acting_as(id)),
         };
@@ -124,7 +124,7 @@ impl Worker {
 
     /// Creates a worker with this id on another layout. Options about shards and inboxes, which only the layout `objects`
     /// has, must not be set; the source documents which of the other options it uses.
-    pub fn from_source(source: Arc<dyn OpenSource>, host: Arc<dyn Host>, id: &str) -> Result<Self> {
+    pub fn from_source(source: Arc<dyn TaskSourceFactory>, host: Arc<dyn Host>, id: &str) -> Result<Self> {
         Self::of(Layout::Other(source), host, id)
     }
 

@@ -73,8 +73,8 @@ pub use leasehold_core::{
 pub use leasehold_queue::check::Checked;
 pub use leasehold_queue::purge::{Purged, PurgedAll, Retention};
 pub use leasehold_queue::{
-    Filter, ObjectQueue, Place, Queue, QueueConfig, QueueLayout, Scope, Stats, Submit, Submitted, Transition,
-    UniqueKey,
+    ExportedTask, Filter, ObjectQueue, Place, Queue, QueueConfig, QueueLayout, Scope, Stats, Submit,
+    Submitted, Transition, UniqueKey,
 };
 pub use leasehold_store::{AccessKey, Client, Durability, FolderOptions, OpenMode, OpenOptions, SystemHost};
 pub use leasehold_worker::{

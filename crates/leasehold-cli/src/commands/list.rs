@@ -191,7 +191,7 @@ async fn sorted(
 /// Lists the most recently written tasks, newest first.
 async fn most_recently_written(queue: &Queue, note: &impl Fn(&str)) -> Result<Vec<ListedTask>> {
     let (mut listed, mut left_out) = (Vec::new(), 0);
-    let mut all = queue.listed();
+    let mut all = queue.list_timestamps();
     let newest_first = |one: &ListedTask| Reverse(one.modified);
     while let Some(one) = all.try_next().await? {
         listed.push(one);

@@ -51,7 +51,7 @@ pub(crate) fn init(queue: &Queue, printer: &Printer) -> anyhow::Result<()> {
 
 #[derive(Debug, Args)]
 pub(crate) struct StatsArgs {
-    /// Read every task of a queue with more than 10,000 [default: count only its due, scheduled and running tasks, from the
+    /// Read every task of a queue with more than 10,000; no effect in the layout `journal` [default: count only its due, scheduled and running tasks, from the
     /// index: one request per 1,000]
     #[arg(long)]
     all: bool,
@@ -111,7 +111,7 @@ pub(crate) async fn stats(queue: &Queue, args: &StatsArgs, printer: &Printer) ->
         return stats_of_layout(queue, printer).await;
     }
     let spinner = printer.spinner("counting tasks");
-    let mut listed = queue.listed();
+    let mut listed = queue.list_timestamps();
     let first: Vec<ListedTask> = listed.as_mut().take(READ_MAX + 1).try_collect().await?;
     if first.len() > READ_MAX && !args.all {
         let stats = queue.stats().await?;
@@ -127,7 +127,8 @@ pub(crate) async fn stats(queue: &Queue, args: &StatsArgs, printer: &Printer) ->
             );
         }
         printer.note(&format!(
-            "more than {READ_MAX} tasks: counted only tasks that are not final, to the minute; --all counts every task"
+            "more than {READ_MAX} tasks: counted only due, scheduled and running tasks, from the index, where a task is \
+             due from the start of its minute; --all reads every task"
         ));
         return Ok(());
     }
@@ -228,7 +229,7 @@ fn print_shards(
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Create missing index entries and delete dangling ones
+    /// Create missing index entries and delete those that no task requires
     #[arg(long)]
     pub(crate) repair: bool,
     /// Seconds after which an index entry counts as abandoned; use it only when nothing else uses the queue [default: 1800
@@ -340,9 +341,9 @@ fn repair_rows(checked: &Checked) -> impl Iterator<Item = Vec<Cell>> {
         vec![Cell::new(Style::Strong, "repair"), format!("{key}: {what}").into(), todo.into()]
     };
     let uncovered = checked.uncovered.iter().map(move |key| row(key, "task without an index entry"));
-    let dangling = checked.dangling.iter().map(move |key| row(key, "dangling index entry"));
+    let unneeded = checked.unneeded.iter().map(move |key| row(key, "index entry that no task requires"));
     let leftover = checked.leftover.iter().map(move |key| row(key, leftover_kind(key)));
-    uncovered.chain(dangling).chain(leftover)
+    uncovered.chain(unneeded).chain(leftover)
 }
 
 /// Kind of an object that a killed process has left.
@@ -350,7 +351,7 @@ fn leftover_kind(key: &str) -> &'static str {
     if key.starts_with(keys::JOURNAL_ARCHIVE) {
         "archive object that no record refers to"
     } else {
-        "temporary object of a killed probe"
+        "temporary object of a killed `leasehold doctor` or of a killed creation of the queue"
     }
 }
 

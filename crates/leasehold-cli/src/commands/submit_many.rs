@@ -219,16 +219,27 @@ impl Results {
             return Err(Error::new(error.kind(), message).because(error).into());
         }
         if !printer.is_json() {
-            let existed = match (self.existed, self.not_retried) {
-                (0, _) => String::new(),
-                (existed, 0) => format!(", {existed} of them existed"),
-                (existed, not_retried) => {
-                    format!(", {existed} of them existed, {not_retried} failed or expired")
-                }
-            };
-            line(format_args!("submitted {}{existed}", count(total as u64, "task", "tasks")));
+            line(summary(total, self.existed, self.not_retried));
         }
         Ok(())
+    }
+}
+
+/// Describes the result of a complete run.
+fn summary(total: usize, existed: usize, not_retried: usize) -> String {
+    let tasks = count(total as u64, "task", "tasks");
+    if existed == 0 {
+        return format!("submitted {tasks}");
+    }
+    let summary = format!("{tasks}: {} submitted, {existed} existed already", total - existed);
+    match not_retried {
+        0 => summary,
+        1 => {
+            format!("{summary}; 1 of these has failed or expired and was not retried (set key_retry_failed)")
+        }
+        _ => format!(
+            "{summary}; {not_retried} of these have failed or expired and were not retried (set key_retry_failed)"
+        ),
     }
 }
 
@@ -245,6 +256,21 @@ fn ranges(numbers: &[usize], separator: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tasks_that_existed_are_not_counted_as_submitted() {
+        assert_eq!(summary(10, 0, 0), "submitted 10 tasks");
+        assert_eq!(summary(10, 3, 0), "10 tasks: 7 submitted, 3 existed already");
+        let retry = "not retried (set key_retry_failed)";
+        let one = format!(
+            "1 task: 0 submitted, 1 existed already; 1 of these has failed or expired and was {retry}"
+        );
+        assert_eq!(summary(1, 1, 1), one);
+        let two = format!(
+            "10 tasks: 7 submitted, 3 existed already; 2 of these have failed or expired and were {retry}"
+        );
+        assert_eq!(summary(10, 3, 2), two);
+    }
 
     /// Also when they are the rest of a run that was itself continued: lines between them are submitted already.
     #[test]

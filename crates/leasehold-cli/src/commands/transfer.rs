@@ -5,8 +5,8 @@
 
 use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
-use leasehold_core::journal::JournalTask;
 use leasehold_core::{Error, Kind, Status};
+use leasehold_queue::ExportedTask;
 use leasehold_queue::Queue;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -112,7 +112,7 @@ pub(crate) async fn import(queue: &Queue, args: &ImportArgs, printer: &Printer) 
     }
 }
 
-fn read(file: &str) -> leasehold_core::Result<Vec<JournalTask>> {
+fn read(file: &str) -> leasehold_core::Result<Vec<ExportedTask>> {
     let unreadable =
         |error: std::io::Error| Error::invalid(format!("`{file}` cannot be read: {error}")).because(error);
     let source: Box<dyn Read> = if file == "-" {
@@ -130,7 +130,7 @@ fn read(file: &str) -> leasehold_core::Result<Vec<JournalTask>> {
         }
         end = serde_json::from_str(&text).ok();
         if end.is_none() {
-            let parsed = JournalTask::decode(text.as_bytes());
+            let parsed = ExportedTask::decode(text.as_bytes());
             tasks.push(
                 parsed.map_err(|error| Error::invalid(format!("line {number} is not a task: {error}")))?,
             );

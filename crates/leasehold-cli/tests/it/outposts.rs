@@ -102,7 +102,11 @@ fn one_setting_decides_where_a_program_works() {
     assert!(refused.contains("queue.type must be `bucket` or `filesystem`, not `folder`"), "{refused}");
     assert!(refused.ends_with("exit code 64"), "{refused}");
     let refused = output_of(&mut run("filesystem", &["list"]));
-    assert!(refused.contains("set it to `bucket`") && refused.ends_with("exit code 64"), "{refused}");
+    let expected =
+        "`leasehold list` does not work on an outpost (`queue.type` is `filesystem`); set `queue.type`";
+    assert!(refused.contains(expected) && refused.ends_with("exit code 64"), "{refused}");
+    let refused = output_of(&mut run("filesystem", &["cancel", "--type", "measure"]));
+    assert!(refused.contains("`leasehold cancel --type` does not work on an outpost"), "{refused}");
 }
 
 #[test]

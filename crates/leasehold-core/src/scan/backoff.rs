@@ -1,5 +1,5 @@
 //! Backoff per index entry: entries that are not checked again before a certain time, because they are not due, of a
-//! task type without a handler, stale, or ahead of their task. It only saves requests; losing it has no other effect.
+//! task type without a handler, outdated, or ahead of their task. It only saves requests; losing it has no other effect.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -39,8 +39,8 @@ pub enum Unclaimed {
     Held(StoreTime),
     /// The entry is ahead of its task: the task does not exist yet, or has an older revision.
     Ahead,
-    /// The task has changed since the entry was written.
-    Stale,
+    /// The entry is outdated: the task has changed since it was written.
+    Outdated,
     /// The task has expired.
     Expired,
     /// The record is corrupt and is left for an operator.
@@ -51,7 +51,7 @@ pub enum Unclaimed {
 #[derive(Debug, Clone, Copy)]
 pub struct Graces {
     /// For an outdated entry: its task has a later revision.
-    pub stale: Duration,
+    pub outdated: Duration,
     /// For an entry ahead of its task.
     pub ahead: Duration,
 }
@@ -82,7 +82,7 @@ struct Scan {
     /// All entries that it has found.
     present: HashSet<Entry>,
     /// Those to be swept.
-    stale: Vec<(IndexHit, BackoffAction)>,
+    to_sweep: Vec<(IndexHit, BackoffAction)>,
     /// Number of entries that were waiting before.
     waiting_before: usize,
 }
@@ -105,7 +105,7 @@ impl FoundEntries {
         }
         match self.backoff.action(&hit.entry, now) {
             Some(BackoffAction::Claim | BackoffAction::Await) => self.waiting.push_back(hit),
-            Some(next) => self.scan.stale.push((hit, next)),
+            Some(next) => self.scan.to_sweep.push((hit, next)),
             None => {}
         }
     }
@@ -123,7 +123,7 @@ impl FoundEntries {
 
     /// Ends the scan, and returns the entries to sweep. A complete scan proves that other entries of its part are gone.
     pub fn end_scan(&mut self, is_complete: bool) -> Vec<(IndexHit, BackoffAction)> {
-        let Scan { other, mut present, stale, .. } = std::mem::take(&mut self.scan);
+        let Scan { other, mut present, to_sweep, .. } = std::mem::take(&mut self.scan);
         if is_complete {
             let is_covered = |entry: &Entry| match &other {
                 Some(other) => entry.location == *other,
@@ -136,7 +136,7 @@ impl FoundEntries {
             present.retain(|entry| !self.claimed.contains_key(&entry.id) && !self.ended.contains(entry));
             self.ready = present;
         }
-        stale
+        to_sweep
     }
 
     /// Rotates the new entries to a random start, so that workers rarely compete; within a shard the oldest still goes
@@ -204,7 +204,8 @@ impl FoundEntries {
         let id = hit.entry.id;
         self.waiting.extend(self.deferred.extract_if(.., |deferred| deferred.entry.id == id));
         self.ended.insert(hit.entry.clone());
-        let is_taken = matches!(why, Unclaimed::Held(_) | Unclaimed::Stale) && self.ready.remove(&hit.entry);
+        let is_taken =
+            matches!(why, Unclaimed::Held(_) | Unclaimed::Outdated) && self.ready.remove(&hit.entry);
         self.pause(hit, why, now, graces);
         is_taken
     }
@@ -217,9 +218,9 @@ impl FoundEntries {
             Unclaimed::NoHandler => (soon.plus(NO_HANDLER_PAUSE), BackoffAction::Claim),
             // A scheduled task starts when even the earliest value of *now* has reached its time.
             Unclaimed::NotDue(at) => (soon.plus(at.since(now.earliest)), BackoffAction::Claim),
-            Unclaimed::Held(at) => ((*at).min(soon.plus(graces.stale)), BackoffAction::Recover),
+            Unclaimed::Held(at) => ((*at).min(soon.plus(graces.outdated)), BackoffAction::Recover),
             // If the next scan still finds it, it is swept.
-            Unclaimed::Stale | Unclaimed::Expired => (soon, BackoffAction::Sweep),
+            Unclaimed::Outdated | Unclaimed::Expired => (soon, BackoffAction::Sweep),
             // Its producer has given up, or has crashed.
             Unclaimed::Ahead if now.is_past(hit.written_at.plus(graces.ahead)) => {
                 (soon, BackoffAction::Sweep)

@@ -3,7 +3,7 @@
 
 use futures::future::{BoxFuture, ready};
 use leasehold_core::{Error, Event, NewTask, Now, Reason, Rejected, Result, Task, TaskId, TaskIdPrefix};
-use leasehold_queue::source::OpenSource;
+use leasehold_queue::source::TaskSourceFactory;
 use leasehold_queue::{QueueLayout, Submitted, Transition, UniqueKey};
 use leasehold_store::{Host, HostExt};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl QueueLayout for Spool {
         ))
     }
 
-    fn task_source(&self) -> Option<Arc<dyn OpenSource>> {
+    fn task_source_factory(&self) -> Option<Arc<dyn TaskSourceFactory>> {
         Some(Arc::new(self.clone()))
     }
 

@@ -43,7 +43,7 @@ class Corrupt(Error):
 
 
 class Lost(Error):
-    """A claim or lease was lost to another worker. Stop acting on it."""
+    """A claim or lease was lost: taken by another worker, broken or deleted. Stop acting on it."""
 
     kind = "lost"
 

@@ -156,10 +156,10 @@ class Checked:
     """Leases, idempotency records, artifacts and other objects."""
     uncovered: tuple[str, ...]
     """Keys of tasks without an index entry; a repair writes it."""
-    dangling: tuple[str, ...]
-    """Index entries without a matching task; a repair deletes them."""
+    unneeded: tuple[str, ...]
+    """Index entries that no task requires; a repair deletes them."""
     leftover: tuple[str, ...]
-    """Objects that a killed `doctor` or broker has left; a repair deletes them."""
+    """Objects that a killed process has left; a repair deletes them."""
     corrupt: tuple[str, ...]
     """Corrupt objects: key and reason. Use `leasehold quarantine` to move them away."""
     transient: tuple[str, ...]

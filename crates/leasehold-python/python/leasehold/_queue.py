@@ -139,7 +139,7 @@ class Queue:
 
     @property
     def id(self) -> str:
-        """Permanent id of the queue."""
+        """Random id of the queue; `leasehold init --restore` replaces it."""
         return str(self._about["id"])
 
     @property
@@ -363,7 +363,7 @@ class Queue:
             entries=report["entries"],
             others=report["others"],
             uncovered=tuple(report["uncovered"]),
-            dangling=tuple(report["dangling"]),
+            unneeded=tuple(report["dangling"]),
             leftover=tuple(report["leftover"]),
             corrupt=tuple(corrupt["reason"] for corrupt in report["corrupt"]),
             transient=tuple(entry["key"] for entry in report["healing"]),

@@ -108,7 +108,7 @@ class Queue:
 
     @property
     def id(self) -> str:
-        """Permanent id of the queue."""
+        """Random id of the queue; `leasehold init --restore` replaces it."""
         return self._queue.id
 
     @property

@@ -20,7 +20,7 @@ use crate::front::{QueueLayout, Submitted};
 use crate::inspect::Stats;
 use crate::meta::QueueMeta;
 use crate::purge::{Purged, PurgedAll, Retention};
-use crate::source::OpenSource;
+use crate::source::TaskSourceFactory;
 use crate::tasks::{TaskSnapshot, Transition};
 use crate::unique::UniqueKey;
 
@@ -58,7 +58,7 @@ impl QueueLayout for JournalQueue {
         Ok(&self.client)
     }
 
-    fn task_source(&self) -> Option<Arc<dyn OpenSource>> {
+    fn task_source_factory(&self) -> Option<Arc<dyn TaskSourceFactory>> {
         Some(Arc::new(self.clone()))
     }
 
@@ -178,7 +178,7 @@ impl JournalQueue {
                     }
                 }
                 // The first attempt may have succeeded.
-                Err(error) if attempts > 1 => return Err(error.with_unknown_outcome()),
+                Err(error) if attempts > 1 => return Err(outcome_unknown(&request.id, error)),
                 submitted => return submitted,
             }
         }
@@ -196,6 +196,16 @@ impl JournalQueue {
         }
         Ok(purged)
     }
+}
+
+/// Error of a submit that may have succeeded.
+fn outcome_unknown(id: &TaskId, error: Error) -> Error {
+    let text = error.to_string();
+    let why = text.strip_prefix("outcome unknown: ").unwrap_or(&text);
+    let message = format!("outcome unknown: task {id} may or may not run: {why}");
+    let unknown = Error::new(error.kind(), message).with_unknown_outcome();
+    let unknown = if let Some(reason) = error.reason() { unknown.with_reason(reason) } else { unknown };
+    unknown.because(error)
 }
 
 fn stats(counts: &JournalCounts, now: Now) -> Stats {

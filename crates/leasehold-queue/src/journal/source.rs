@@ -28,7 +28,9 @@ use super::JournalQueue;
 use super::handle::BrokerSlot;
 use super::request::{BrokerRequest, ClaimAnswer, ClaimPoll, WorkerReport, WorkerStage};
 use crate::connect::BrokerRole;
-use crate::source::{OpenSource, SlotState, SourceStatus, TaskInSlot, TaskSource, WorkerInfo, next_or};
+use crate::source::{
+    SlotState, SourceStatus, TaskInSlot, TaskSource, TaskSourceFactory, WorkerInfo, next_or,
+};
 
 /// Longest pause of a worker that drains the queue, or whose broker cannot be reached.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -41,7 +43,7 @@ const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(10);
 /// Pause before the claims of a source that have not ended are stopped again.
 const STOP_AGAIN: Duration = Duration::from_millis(100);
 
-impl OpenSource for JournalQueue {
+impl TaskSourceFactory for JournalQueue {
     fn open(&self, worker: WorkerInfo) -> BoxFuture<'static, Result<Box<dyn TaskSource>>> {
         let (broker, host) = (self.broker.clone(), self.client.host().clone());
         Box::pin(async move {

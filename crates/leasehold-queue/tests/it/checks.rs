@@ -89,21 +89,21 @@ async fn an_entry_without_a_task_heals_in_time_and_is_repaired_by_the_rules() {
     queue.submit_task(order()).await.unwrap_err();
     for repair in [false, true] {
         let checked = world.queue.check(repair).await.unwrap();
-        assert_eq!((checked.dangling.len(), checked.repaired), (0, 0), "the producer may just be slow");
+        assert_eq!((checked.unneeded.len(), checked.repaired), (0, 0), "the producer may just be slow");
         let [TransientObject { by, reason, .. }] = &checked.transient[..] else { panic!("{checked:?}") };
         assert!(*by > written.plus(mins(30)) && *by <= written.plus(mins(36)), "{by}");
         assert_eq!(*reason, "its task does not exist yet");
     }
     world.advance(mins(30) + secs(1));
     let checked = world.queue.check(false).await.unwrap();
-    assert_eq!((checked.dangling.len(), checked.transient.len()), (0, 1), "workers have some minutes for it");
+    assert_eq!((checked.unneeded.len(), checked.transient.len()), (0, 1), "workers have some minutes for it");
     world.advance(mins(6));
     let checked = world.queue.check(false).await.unwrap();
-    assert_eq!((checked.dangling.len(), checked.transient.len()), (1, 0), "no worker was there");
+    assert_eq!((checked.unneeded.len(), checked.transient.len()), (1, 0), "no worker was there");
     let checked = world.queue.check(true).await.unwrap();
-    assert_eq!((checked.dangling.len(), checked.repaired), (1, 1));
+    assert_eq!((checked.unneeded.len(), checked.repaired), (1, 1));
     let checked = world.queue.check(true).await.unwrap();
-    assert_eq!((checked.dangling.len(), checked.entries), (0, 0));
+    assert_eq!((checked.unneeded.len(), checked.entries), (0, 0));
 }
 
 /// A repair does not wait for the workers: the grace period of the rules is enough.
@@ -112,7 +112,7 @@ async fn a_repair_removes_an_entry_as_soon_as_its_grace_is_over() {
     let world = World::new().await;
     Ready::prepare(&world, Operation::Bury).await;
     let checked = world.queue.check(true).await.unwrap();
-    assert_eq!((checked.dangling.len(), checked.repaired, checked.transient.len()), (1, 1, 0));
+    assert_eq!((checked.unneeded.len(), checked.repaired, checked.transient.len()), (1, 1, 0));
 }
 
 /// The entry of an unfinished change stays as long as its task waits: it is no fault, and needs no repair.
@@ -296,7 +296,7 @@ async fn a_change_in_progress_is_not_a_fault() {
         });
         let checked = queue.check(false).await.unwrap();
         let none = Vec::<String>::new();
-        assert_eq!((&checked.uncovered, &checked.dangling), (&none, &none), "{op:?}: {checked:?}");
+        assert_eq!((&checked.uncovered, &checked.unneeded), (&none, &none), "{op:?}: {checked:?}");
     }
 }
 

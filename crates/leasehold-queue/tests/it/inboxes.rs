@@ -134,7 +134,7 @@ async fn an_inbox_without_a_holder_is_emptied_once() {
     let [left] = &found(&world, &IndexLocation::Overflow).await[..] else { panic!("one is left") };
     assert_eq!(left.entry.id, waits);
     let checked = world.queue.check(false).await.unwrap();
-    assert_eq!((checked.uncovered.len(), checked.dangling.len()), (0, 0), "{checked:?}");
+    assert_eq!((checked.uncovered.len(), checked.unneeded.len()), (0, 0), "{checked:?}");
     let Ok(claimed) = world.queue.claim(left, &worker("other"), LEASE, &any_type(), false).await.unwrap()
     else {
         panic!("it waits for anyone")
@@ -189,5 +189,5 @@ async fn a_task_that_its_owner_runs_is_no_finding_of_a_check() {
     let outcome = world.queue.claim(entry, &worker("a"), LEASE, &any_type(), true).await.unwrap();
     assert!(outcome.is_ok());
     let checked = world.queue.check(false).await.unwrap();
-    assert_eq!((checked.uncovered.len(), checked.dangling.len()), (0, 0), "{checked:?}");
+    assert_eq!((checked.uncovered.len(), checked.unneeded.len()), (0, 0), "{checked:?}");
 }

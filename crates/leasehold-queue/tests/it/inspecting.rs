@@ -40,7 +40,7 @@ async fn lists_show_matching_tasks_and_no_tombstones() {
 async fn timestamps_show_which_tasks_to_read_again() {
     let world = World::new().await;
     let ids = [world.submit_this(order()).await, world.submit_this(order()).await];
-    let listed = async || -> Vec<ListedTask> { world.queue.listed().try_collect().await.unwrap() };
+    let listed = async || -> Vec<ListedTask> { world.queue.list_timestamps().try_collect().await.unwrap() };
     let before = listed().await;
     assert_eq!(before.len(), 2);
     world.queue.cancel(&ids[0]).await.unwrap();

@@ -84,7 +84,7 @@ impl TestWorker {
     async fn new(queue: &Queue, slots: usize, until_empty: bool) -> Self {
         let info = Self::info(slots, until_empty);
         let slots = info.slots.clone();
-        Self { source: queue.task_source().unwrap().open(info).await.unwrap(), slots }
+        Self { source: queue.task_source_factory().unwrap().open(info).await.unwrap(), slots }
     }
 
     async fn next(&mut self) -> Option<TaskInSlot> {
@@ -128,7 +128,7 @@ async fn tasks_are_submitted_read_and_changed() {
     assert_eq!(queue.find(&prefix).await.unwrap(), id);
     assert_eq!(listed(&queue, Filter::default()).await.len(), 1);
     assert_eq!(listed(&queue, Filter { status: Some(Status::Failed), ..Filter::default() }).await, []);
-    let by_timestamp = queue.listed().try_collect::<Vec<_>>().await.unwrap_err();
+    let by_timestamp = queue.list_timestamps().try_collect::<Vec<_>>().await.unwrap_err();
     assert!(
         by_timestamp.to_string().ends_with("cannot list tasks by timestamp; use `list`"),
         "{by_timestamp}"
@@ -368,6 +368,16 @@ async fn a_broker_that_lost_its_lease_acknowledges_nothing() {
     let other = submit(&two).await;
     let error = one.submit_task(order()).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+    assert!(error.outcome_is_unknown(), "{error}");
+    // The caller learns the id to ask for, and the reason.
+    let message = error.to_string();
+    let (unknown, why) = message
+        .strip_prefix("outcome unknown: task ")
+        .and_then(|rest| rest.split_once(" may or may not run: "))
+        .unwrap_or_else(|| panic!("{message}"));
+    assert!(!why.is_empty() && !why.contains("outcome unknown"), "{message}");
+    let read = two.get(&unknown.parse().unwrap()).await.unwrap_err();
+    assert_eq!(read.reason(), Some(Reason::Missing));
     assert_eq!(listed(&two, Filter::default()).await.len(), 2);
     // Reads follow the other broker from then on.
     assert_eq!(one.get(&other).await.unwrap().id, other);

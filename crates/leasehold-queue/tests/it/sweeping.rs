@@ -14,7 +14,7 @@ const GRACE: Duration = Duration::from_mins(30);
 
 /// An entry without a task, left by a producer that crashed between its two writes; also its put that is still in
 /// flight.
-async fn dangling(world: &World) -> (TaskId, std::sync::Arc<crate::support::stage::Stage>) {
+async fn unneeded(world: &World) -> (TaskId, std::sync::Arc<crate::support::stage::Stage>) {
     let (queue, stage) = world.staged().await;
     stage.play_at(1, Fate::HoldThenDie);
     queue.submit_task(order()).await.unwrap_err();
@@ -29,9 +29,9 @@ async fn sweep_ready(world: &World, id: &TaskId) -> Swept {
 }
 
 #[tokio::test]
-async fn a_dangling_entry_is_removed_after_the_grace_and_never_before() {
+async fn an_unneeded_entry_is_removed_after_the_grace_and_never_before() {
     let world = World::new().await;
-    let (id, _) = dangling(&world).await;
+    let (id, _) = unneeded(&world).await;
     let due_at = world.now().plus(GRACE);
     for _ in 0..30 {
         assert!(matches!(world.try_claim(&id).await, Err(Unclaimed::Ahead)));
@@ -52,7 +52,7 @@ async fn a_dangling_entry_is_removed_after_the_grace_and_never_before() {
 #[tokio::test]
 async fn a_task_that_arrives_after_its_tombstone_is_refused() {
     let world = World::new().await;
-    let (id, stage) = dangling(&world).await;
+    let (id, stage) = unneeded(&world).await;
     world.advance(GRACE + secs(1));
     sweep_ready(&world, &id).await;
     stage.apply_late().await;
@@ -65,7 +65,7 @@ async fn a_task_that_arrives_after_its_tombstone_is_refused() {
 #[tokio::test]
 async fn a_task_that_arrives_before_its_tombstone_wins() {
     let world = World::new().await;
-    let (id, stage) = dangling(&world).await;
+    let (id, stage) = unneeded(&world).await;
     world.advance(GRACE + secs(1));
     let found = world.due(Index::Ready).await.pop().unwrap();
     let (queue, second) = world.staged().await;
@@ -91,7 +91,7 @@ async fn a_claim_without_its_lease_entry_is_recovered_as_soon_as_it_has_expired(
 }
 
 #[tokio::test]
-async fn a_stale_entry_is_covered_before_it_is_removed() {
+async fn an_outdated_entry_is_covered_before_it_is_removed() {
     let world = World::new().await;
     let id = world.submit().await;
     let (queue, stage) = world.staged().await;

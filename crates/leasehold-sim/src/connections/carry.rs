@@ -31,8 +31,8 @@ pub(super) struct FarEnd {
     incoming: mpsc::Sender<Bytes>,
 }
 
-/// Connection between two processes.
-pub(super) struct Connection {
+/// SimConnection between two processes.
+pub(super) struct SimConnection {
     pub(super) connections: Connections,
     pub(super) client: FarEnd,
     pub(super) broker: FarEnd,
@@ -63,7 +63,7 @@ pub(super) fn latency(rng: &mut SimRandom) -> Duration {
     rng.between(Duration::from_micros(100), LATENCY_MAX)
 }
 
-impl Connection {
+impl SimConnection {
     /// Passes lines until the connection ends, and then until both ends have learned that.
     pub(super) async fn carry(self, mut rng: SimRandom) {
         let Self { connections, mut client, mut broker } = self;

@@ -254,7 +254,7 @@ impl JournalActors {
     }
 
     async fn work(&self, node: usize, host: &Arc<SimHost>, queue: &Queue, shutdown: Shutdown) {
-        let Some(source) = queue.task_source() else { return };
+        let Some(source) = queue.task_source_factory() else { return };
         let record =
             Recorder { queue: queue.clone(), checker: self.checker.clone(), alarm: self.alarm.clone() };
         let source = Arc::new(RecordedSource { source, record });

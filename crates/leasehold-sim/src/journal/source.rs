@@ -5,7 +5,7 @@ use leasehold_core::settlement::Settlement;
 use leasehold_core::{Result, State, Task};
 use leasehold_queue::Queue;
 use leasehold_queue::source::{
-    ClaimStatus, ClaimedTask, OpenSource, SourceStatus, TaskInSlot, TaskSource, WorkerInfo,
+    ClaimStatus, ClaimedTask, SourceStatus, TaskInSlot, TaskSource, TaskSourceFactory, WorkerInfo,
 };
 use serde_json::Value;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::alarm::Alarm;
 /// Opens sources whose answers are recorded.
 #[derive(Debug, Clone)]
 pub(super) struct RecordedSource {
-    pub(super) source: Arc<dyn OpenSource>,
+    pub(super) source: Arc<dyn TaskSourceFactory>,
     pub(super) record: Recorder,
 }
 
@@ -42,7 +42,7 @@ struct RecordedClaim {
     record: Recorder,
 }
 
-impl OpenSource for RecordedSource {
+impl TaskSourceFactory for RecordedSource {
     fn open(&self, worker: WorkerInfo) -> BoxFuture<'static, Result<Box<dyn TaskSource>>> {
         let (opening, record) = (self.source.open(worker), self.record.clone());
         Box::pin(async move {

@@ -55,7 +55,7 @@ impl IndexRule {
                 "1. an operation that makes a task pending again writes its entry before the task"
             }
             IndexRule::RefusedRemovesNothing => "1. a refused put removes nothing",
-            IndexRule::CoverThenRemove => "2. the current entry is written before a stale one is removed",
+            IndexRule::CoverThenRemove => "2. the current entry is written before an outdated one is removed",
             IndexRule::Revisions => "2. keys carry the revision",
             IndexRule::SubmitEntryFirst => "3. a submit writes its entry before the task",
             IndexRule::FenceOwnSubmit => "3. an abandoned submit fences its own id",
@@ -388,7 +388,7 @@ impl Model for IndexModel {
                 !world.denied || world.object.is_none_or(is_mark)
             }),
             Property::always("the status completed is final", |_, world: &IndexWorld| {
-                // A stale entry of a deleted task may leave a tombstone, which no worker can run.
+                // An unneeded entry of a deleted task may leave a tombstone, which no worker can run.
                 let stays = |task: SmallTask| match task.kind {
                     TaskState::Completed | TaskState::Purged => true,
                     TaskState::Tombstone => world.deleted,

@@ -10,7 +10,7 @@ const PAUSE_MS = 1_500;
 
 const HELP = [
   ['/', 'search tasks'],
-  ['g o', 'go to the overview; g t tasks, g w workers, g s shards, g e settings'],
+  ['g o', 'go to the overview; g t tasks, g w workers, g s shards, g a artifacts, g p outposts, g e settings'],
   ['j k', 'next and previous task in a list'],
   ['Enter', 'open the task'],
   ['Esc', 'leave a field, dialog or task'],

@@ -255,7 +255,7 @@ async fn a_bulk_action_completes_when_the_client_disconnects() {
     fixture.poll_until("/api/overview", |overview| overview["counts"]["due"] == 300).await;
     fixture.post_and_leave("/api/tasks/cancel", r#"{"type": "a"}"#).await;
     fixture.poll_until("/api/overview", |overview| overview["counts"]["cancelled"] == 300).await;
-    assert_eq!(fixture.queue.check(false).await.unwrap().dangling, Vec::<String>::new());
+    assert_eq!(fixture.queue.check(false).await.unwrap().unneeded, Vec::<String>::new());
 }
 
 #[tokio::test]

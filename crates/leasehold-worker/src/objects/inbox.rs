@@ -2,8 +2,8 @@
 //!
 //! Producers put index entries of new tasks into the inbox as long as the lease is held. It is renewed on a thread that
 //! handlers cannot block, but only while the poll loop runs: a worker that hangs does not keep its inbox. A worker
-//! that stops releases the lease and empties the inbox, so that other workers continue at once. A worker whose id was
-//! taken by another process stops everything.
+//! that stops releases the lease and empties the inbox, so that other workers continue at once. A worker whose
+//! lease was taken by another process, broken or deleted stops everything.
 //!
 //! Requests: 1 put per renewal. A start is 1 put, and 1 get and 1 put more if the id was used before. A stop is 1
 //! put, 1 get and 1 list, and those of moving the remaining entries.
@@ -98,7 +98,9 @@ impl Inbox {
     pub(super) async fn lost(&self) -> Error {
         self.lost.cancelled().await;
         let worker = self.worker();
-        let message = format!("worker id \"{worker}\" was taken by another process, with its inbox");
+        let message = format!(
+            "lease on the inbox of worker `{worker}` was lost: taken by another process, broken or deleted"
+        );
         Error::new(Kind::Lost, message)
     }
 

@@ -244,12 +244,12 @@ impl Poller {
     /// Resumes entries whose pause is over.
     async fn resume_due(&mut self) {
         let Ok(now) = self.objects.queue.now() else { return };
-        let (is_resumed, stale) = self.entries.resume_due(now);
+        let (is_resumed, to_sweep) = self.entries.resume_due(now);
         if is_resumed {
             // A task that becomes due is not rung for.
             self.objects.assignment.mark_active();
         }
-        self.sweep(stale).await;
+        self.sweep(to_sweep).await;
     }
 
     /// Begins to claim tasks for the free slots; only one as a probe.
@@ -365,7 +365,7 @@ impl Poller {
         }
         self.schedule.slot_freed();
         let config = self.objects.queue.config();
-        let graces = Graces { stale: config.stale_grace, ahead: config.ahead_grace };
+        let graces = Graces { outdated: config.outdated_grace, ahead: config.ahead_grace };
         let Ok(now) = self.objects.queue.now() else { return };
         if self.entries.not_claimed(found, &why, now, graces) {
             self.update_ready_empty();

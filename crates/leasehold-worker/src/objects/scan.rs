@@ -73,11 +73,11 @@ impl Poller {
             ScanTarget::Shards => self.entries.rotate_new(objects.host().random()),
             ScanTarget::Inbox | ScanTarget::Overflow => {}
         }
-        let stale = self.entries.end_scan(!is_partial);
+        let to_sweep = self.entries.end_scan(!is_partial);
         if place == ScanTarget::Shards {
             self.update_ready_empty();
         }
-        self.sweep(stale).await;
+        self.sweep(to_sweep).await;
         if scan.has_reason {
             // Not before the scan: entries that it no longer found may have been claimed meanwhile.
             objects.assignment.mark_active();
@@ -123,11 +123,11 @@ impl Poller {
         Ok(!self.entries.new_in_scan().is_empty())
     }
 
-    /// Sweeps entries that may be stale.
-    pub(super) async fn sweep(&mut self, stale: Vec<(IndexHit, BackoffAction)>) {
+    /// Sweeps entries that may be unneeded.
+    pub(super) async fn sweep(&mut self, to_sweep: Vec<(IndexHit, BackoffAction)>) {
         let objects = self.objects.clone();
         let mut is_failing = false;
-        for (found, action) in stale {
+        for (found, action) in to_sweep {
             let Ok(now) = objects.queue.now() else { return };
             let mut next = Some((now.latest_known().plus(FAILED_PAUSE), action));
             // After a failure during an outage, the other entries wait for the next probe.

@@ -181,7 +181,7 @@ impl ShardLeaser {
         let lost: BTreeSet<_> =
             ended.into_iter().filter(|(_, is_lost)| *is_lost).map(|(key, _)| key).collect();
         for key in &lost {
-            tracing::warn!(%key, "lease was lost to another worker");
+            tracing::warn!(%key, "lease was lost: taken by another worker, broken or deleted");
             self.share.moved();
         }
         self.held.retain(|_, held| !lost.contains(&held.key));

@@ -150,7 +150,7 @@ async fn a_worker_that_loses_its_id_stops_its_tasks_with_an_error() {
     leasehold_queue::break_lease(queue.client(), &key, &serde_json::Map::new()).await.unwrap();
     let error = running.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), Kind::Lost);
-    assert!(error.to_string().contains("worker id \"a\" was taken by another process"), "{error}");
+    assert!(error.to_string().contains("lease on the inbox of worker `a` was lost"), "{error}");
     let task = queue.get(&id).await.unwrap();
     assert_eq!((task.status(), task.attempt), (Status::Pending, 0), "it was released unused");
     // Other workers with the same shutdown continue.
@@ -244,13 +244,13 @@ async fn a_worker_that_hangs_does_not_keep_its_inbox() {
     hung.join().unwrap().unwrap();
 }
 
-/// A stale entry led to a task that is scheduled for tomorrow, and the worker waited for it.
+/// An outdated entry led to a task that is scheduled for tomorrow, and the worker waited for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_stops_when_empty_does_not_wait_for_tomorrow() {
     let (_, queue) = queues(Selection::Random).await;
     let id = submit(&queue, "echo", json!(1)).await;
-    let stale = queue.get(&id).await.unwrap().entry().unwrap().at_location(IndexLocation::Overflow);
-    queue.client().put_always(Purpose::Admin, &stale.key(), "".into()).await.unwrap();
+    let outdated = queue.get(&id).await.unwrap().entry().unwrap().at_location(IndexLocation::Overflow);
+    queue.client().put_always(Purpose::Admin, &outdated.key(), "".into()).await.unwrap();
     let tomorrow = queue.now().unwrap().earliest.plus(Duration::from_hours(24));
     queue.reschedule(&id, tomorrow).await.unwrap();
     let ended = tokio::time::timeout(Duration::from_mins(2), work(worker(&queue, "w"))).await;

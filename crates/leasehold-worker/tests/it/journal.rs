@@ -75,7 +75,7 @@ impl Fixture for Journal {
                 polling: Polling::default(),
                 until_empty: true,
             };
-            let mut source = self.queue().task_source().unwrap().open(worker).await.unwrap();
+            let mut source = self.queue().task_source_factory().unwrap().open(worker).await.unwrap();
             let mut claim = source.next().await.unwrap().expect("a task is due");
             while claim.task.task().id != id {
                 claim.task.finish(Settlement::Release).await.unwrap();

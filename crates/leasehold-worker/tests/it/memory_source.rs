@@ -7,7 +7,7 @@ use leasehold_core::{
 };
 use leasehold_queue::Settlement;
 use leasehold_queue::source::{
-    ClaimStatus, ClaimedTask, DrainWait, OpenSource, SlotState, SourceStatus, TaskInSlot, TaskSource,
+    ClaimStatus, ClaimedTask, DrainWait, SlotState, SourceStatus, TaskInSlot, TaskSource, TaskSourceFactory,
     WorkerInfo,
 };
 use leasehold_store::{Host, HostExt, SystemHost};
@@ -71,7 +71,7 @@ impl MemoryQueue {
     }
 }
 
-impl OpenSource for MemoryQueue {
+impl TaskSourceFactory for MemoryQueue {
     fn open(&self, worker: WorkerInfo) -> BoxFuture<'static, Result<Box<dyn TaskSource>>> {
         let (queue, changes, status) = (self.clone(), worker.slots.changes(), Arc::default());
         Box::pin(async {

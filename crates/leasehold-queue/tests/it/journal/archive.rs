@@ -1,8 +1,8 @@
 //! Archive of a journal: final tasks are read, listed, retried, purged and exported as live ones are.
 
 use futures::TryStreamExt;
-use leasehold_core::journal::JournalTask;
 use leasehold_core::{Kind, Reason, Status, TaskId, keys};
+use leasehold_queue::ExportedTask;
 use leasehold_queue::inspect::Filter;
 use leasehold_queue::purge::{Purged, Retention};
 use leasehold_queue::{ArchiveLimits, LayoutName, Queue, QueueConfig, SnapshotLimits, Transition};
@@ -63,7 +63,7 @@ async fn an_archived_task_is_read_listed_counted_and_found() {
         assert_eq!(all, expected);
         let cancelled = Filter { status: Some(Status::Cancelled), ..Filter::default() };
         assert_eq!(listed(queue, cancelled).await.len(), 3);
-        let exported: Vec<JournalTask> = queue.export().try_collect().await.unwrap();
+        let exported: Vec<ExportedTask> = queue.export().try_collect().await.unwrap();
         assert_eq!(exported.iter().map(|exported| exported.task.id).collect::<Vec<_>>(), expected);
         let finished = queue.stats().await.unwrap().finished.unwrap();
         assert_eq!(finished.get(&Status::Cancelled), Some(&3));
@@ -129,7 +129,7 @@ async fn an_import_of_an_archived_task_leaves_it_as_it_is() {
     let journal = Journal::new();
     let queue = journal.process().await;
     let (ids, _) = archived(&journal, &queue, 2).await;
-    let exported: Vec<JournalTask> = queue.export().try_collect().await.unwrap();
+    let exported: Vec<ExportedTask> = queue.export().try_collect().await.unwrap();
     for task in exported.clone() {
         assert!(!queue.import(task).await.unwrap());
     }

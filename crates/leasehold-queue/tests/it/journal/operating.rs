@@ -83,7 +83,9 @@ async fn a_process_for_the_broker_only_runs_no_handlers() {
     assert!(term.is_broker());
     submit(&queue).await;
     let info = TestWorker::info(1, false);
-    let Err(refused) = queue.task_source().unwrap().open(info).await else { panic!("it runs handlers") };
+    let Err(refused) = queue.task_source_factory().unwrap().open(info).await else {
+        panic!("it runs handlers")
+    };
     assert_eq!(refused.kind(), Kind::Invalid);
     queue.close().await.unwrap();
     term.ended().await;

@@ -1,8 +1,8 @@
 //! Export and import between layouts.
 
 use futures::TryStreamExt;
-use leasehold_core::journal::JournalTask;
 use leasehold_core::{Kind, Reason, ShardLen, Status, Task};
+use leasehold_queue::ExportedTask;
 use leasehold_queue::unique::Scope;
 use leasehold_queue::{Queue, QueueConfig, Settlement, UniqueKey};
 use leasehold_store::{Client, MemoryStore};
@@ -14,25 +14,25 @@ use crate::support::audit::assert_covered;
 use crate::support::stage::Fate;
 use crate::support::{World, audit, mins, order, secs};
 
-async fn exported(queue: &Queue) -> Vec<JournalTask> {
+async fn exported(queue: &Queue) -> Vec<ExportedTask> {
     let mut tasks: Vec<_> = queue.export().try_collect().await.unwrap();
     tasks.sort_by_key(|exported| exported.task.id);
     tasks
 }
 
 /// Imports all tasks, and returns the number of new ones.
-async fn import(queue: &Queue, tasks: &[JournalTask]) -> usize {
+async fn import(queue: &Queue, tasks: &[ExportedTask]) -> usize {
     let mut new = 0;
     for task in tasks {
         // As lines of a file.
         let line = task.encode();
-        new += usize::from(queue.import(JournalTask::decode(line.body()).unwrap()).await.unwrap());
+        new += usize::from(queue.import(ExportedTask::decode(line.body()).unwrap()).await.unwrap());
     }
     new
 }
 
 /// Tasks without what depends on the layout.
-fn tasks(exported: &[JournalTask]) -> Vec<Task> {
+fn tasks(exported: &[ExportedTask]) -> Vec<Task> {
     let task = |task: &Task| Task { shard: ShardLen::DEFAULT.shard_of(&task.id), ..task.clone() };
     exported.iter().map(|exported| task(&exported.task)).collect()
 }
@@ -72,7 +72,7 @@ async fn tasks_move_from_a_journal_to_objects_and_back() {
     assert_eq!(objects.check(false).await.unwrap().corrupt, []);
     let second = exported(&objects).await;
     assert_eq!(tasks(&second), tasks(&first));
-    let keys = |exported: &[JournalTask]| exported.iter().map(|exported| exported.key).collect::<Vec<_>>();
+    let keys = |exported: &[ExportedTask]| exported.iter().map(|exported| exported.key).collect::<Vec<_>>();
     assert_eq!(keys(&second), keys(&first));
     let other = Journal::new();
     let other = Journal { host: journal.host.clone(), ..other };

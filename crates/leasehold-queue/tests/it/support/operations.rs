@@ -30,7 +30,7 @@ pub(crate) enum Operation {
     RescheduleLater,
     TimeOut,
     Expire,
-    SweepStale,
+    SweepOutdated,
     SweepRenewed,
     Bury,
     Fence,
@@ -61,7 +61,7 @@ pub(crate) const ALL: [Operation; 26] = [
     Op::RescheduleLater,
     Op::TimeOut,
     Op::Expire,
-    Op::SweepStale,
+    Op::SweepOutdated,
     Op::SweepRenewed,
     Op::Bury,
     Op::Fence,
@@ -133,7 +133,7 @@ impl Ready {
             Op::Expire => Some(world.submit_this(expiring).await),
             Op::Bury => Some(abandoned(world).await),
             Op::Fence => Some(half_retried(world).await),
-            Op::SweepStale => Some(half_claimed(world).await),
+            Op::SweepOutdated => Some(half_claimed(world).await),
             _ => Some(world.submit().await),
         };
         let mut ready = Self { op, id, claimed: None };
@@ -170,7 +170,7 @@ impl Ready {
             Op::TimeOut | Op::SweepRenewed => world.advance(secs(150)),
             Op::Expire => world.advance(mins(3)),
             // The claim has almost expired, and its worker had enough time to remove the entry.
-            Op::SweepStale => world.advance(secs(59)),
+            Op::SweepOutdated => world.advance(secs(59)),
             Op::Bury | Op::Fence => world.advance(mins(31)),
             Op::Purge => world.advance(hours(25)),
             Op::PurgeMarked => {
@@ -228,7 +228,7 @@ impl Ready {
                 let outcome = queue.claim(found, &worker("w1"), LEASE, &any_type(), false).await?;
                 Ok(outcome.is_ok().then_some(id))
             }
-            Op::TimeOut | Op::Expire | Op::SweepStale | Op::SweepRenewed | Op::Bury | Op::Fence => {
+            Op::TimeOut | Op::Expire | Op::SweepOutdated | Op::SweepRenewed | Op::Bury | Op::Fence => {
                 let due = [world.due(Index::Ready).await, world.due(Index::Lease).await].concat();
                 let Some(found) = due.iter().find(|found| found.entry.id == id) else { return Ok(None) };
                 queue.sweep(found).await.map(|_| Some(id))

@@ -1,4 +1,4 @@
-//! Recovers the tasks of expired claims, and removes stale lease entries.
+//! Recovers the tasks of expired claims, and removes unneeded lease entries.
 
 use futures::future::BoxFuture;
 use leasehold_core::scan::{BackoffAction, EntryBackoff};
@@ -21,7 +21,7 @@ const FAILED_MAX: u32 = 2;
 /// Pause before an entry that failed is checked again.
 const FAILED_PAUSE: Duration = Duration::from_secs(30);
 
-/// Finds claims that have expired, and stale lease entries.
+/// Finds claims that have expired, and unneeded lease entries.
 ///
 /// While no task waits or runs and the bell does not ring, no claim can expire: then the index is not scanned until
 /// the next full scan. No task runs if there was no ready entry, and *after that* no lease entry: a claim writes
