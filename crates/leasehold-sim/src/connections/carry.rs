@@ -31,7 +31,7 @@ pub(super) struct FarEnd {
     incoming: mpsc::Sender<Bytes>,
 }
 
-/// SimConnection between two processes.
+/// Connection between two processes.
 pub(super) struct SimConnection {
     pub(super) connections: Connections,
     pub(super) client: FarEnd,
