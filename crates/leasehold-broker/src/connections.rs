@@ -52,7 +52,7 @@ impl BrokerConnections {
         match PreparedNetwork::new(self.listen.as_ref()?, &**store.host()) {
             Ok(network) => Some(network),
             Err(error) => {
-                tracing::warn!(%error, "a broker of this process could not be reached from other hosts");
+                tracing::warn!(%error, "failed to prepare the network listener, the broker will serve this host only");
                 None
             }
         }

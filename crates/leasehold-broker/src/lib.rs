@@ -21,7 +21,7 @@
 //! | `access` | proof that a client may write to the bucket |
 //! | `handshake` | first lines of either end: version, the broker that is meant, the secret of the lease |
 //! | `lines` | a stream as a channel of lines |
-//! | `testing` | feature `testing`: connections of intruders, and a broker that is none |
+//! | `testing` | feature `testing`: a client that sends arbitrary lines, and a fake broker |
 
 mod access;
 pub mod connections;

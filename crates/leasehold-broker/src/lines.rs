@@ -133,7 +133,7 @@ pub(crate) async fn within<T>(
     match select(pin!(greeting), host.sleep(wait)).await {
         Either::Left((greeted, _)) => greeted,
         Either::Right(_) => {
-            let message = format!("the other end has not greeted within {wait:?}");
+            let message = format!("the peer sent no handshake line within {wait:?}");
             Err(Error::new(Kind::Unavailable, message))
         }
     }

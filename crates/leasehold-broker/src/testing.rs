@@ -1,4 +1,4 @@
-//! Test support: a client that sends what a test says, and a broker that is none.
+//! Test support: a client that sends arbitrary lines, and a fake broker.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
 use std::io;

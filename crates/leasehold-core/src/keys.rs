@@ -26,9 +26,11 @@
 //! | `journal/0/state/{seq}-{n}` | chunk of live tasks, written with the snapshot at that commit | the broker (*absent*) | when neither of the last two snapshots refers to it |
 //! | `journal/0/snapshot/{seq}` | list of the chunks of a snapshot | the broker (*absent*) | when two newer ones exist |
 //! | `journal/0/archive/{day}/{first}-{last}-{id}` | archived tasks of a UTC day (or of `undated` ids) with ids of one range; the id is random | the broker (*absent*), before the record that refers to it | an hour after the record that removes it, when a snapshot covers that; one that no record refers to by `leasehold check --repair` |
-//! | `journal/0/clients/{fingerprint}` | empty: a process on another host that has this public key may write to the bucket | the process (*absent*), while it connects to the broker | by the broker, once it has read it; one of a connection that failed before by a later broker, a day later |
+//! | `journal/0/clients/{fingerprint}` | empty: a process on another host that has this public key may write to the bucket | the process, while it connects to the broker | by the broker, once it has read it; one of a connection that failed before by a later broker, a day later |
 //! | `probe/{name}/…` | temporary objects | `leasehold doctor`, the first connection | at the end of the probe; those of a killed process by `leasehold check --repair` a day later |
 //! | `quarantine/{write_id}/{key}` | bytes of a corrupt object | `leasehold quarantine` (*absent*) | never: an operator deletes it |
+//!
+//! In `journal/0`, `0` is the number of the journal; a queue has one.
 //!
 //! No key is a path prefix of another: folders cannot store both, and some S3-compatible stores refuse it.
 

@@ -26,7 +26,7 @@
 mod settings;
 
 pub use settings::{
-    INBOX_LEASE_TTL, InboxLease, LEASE_TTL_MAX, RENEWALS_MIN, RENEWED_LEASE_TTL_MIN, ShardLeasing,
+    INBOX_LEASE_TTL, InboxLeaseOptions, LEASE_TTL_MAX, RENEWALS_MIN, RENEWED_LEASE_TTL_MIN, ShardLeasing,
 };
 
 use serde::{Deserialize, Serialize};

@@ -63,7 +63,7 @@ pub use recover::Recovered;
 pub use status::SpoolCounts;
 pub(crate) use subscriptions::SUBSCRIPTION_RENEWAL;
 
-/// Queue of one node. Clones are the same queue.
+/// The outpost folder of one node, as a queue. Clones are the same queue.
 #[derive(Debug, Clone)]
 pub struct Spool {
     root: PathBuf,

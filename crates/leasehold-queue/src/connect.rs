@@ -71,7 +71,7 @@ pub struct QueueConfig {
     pub meta_max_age: Duration,
     /// Snapshots of a broker, in the journal layout.
     pub snapshots: SnapshotLimits,
-    /// Part of this process in the broker, in the journal layout.
+    /// Role of this process in the layout `journal`.
     pub broker_role: BrokerRole,
     /// Transport between the processes of a queue in the journal layout. Without one, a process can only
     /// read while another process is the broker.
@@ -98,7 +98,7 @@ impl Default for QueueConfig {
     }
 }
 
-/// Part of a process in the broker of a queue in the journal layout.
+/// Role of a process in the layout `journal`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum BrokerRole {
     /// It becomes the broker if there is none.
@@ -135,7 +135,7 @@ impl FromStr for BrokerRole {
 /// Location of a queue. Text is an address (`s3://bucket/prefix`, `file:///path`, `memory://`, …) or a plain path; a
 /// [`Client`] is for programs that open the store themselves.
 #[derive(Debug, Clone)]
-pub enum Place {
+pub enum QueueLocation {
     /// A store's address.
     Address(String),
     /// A folder; its path is never read as an address.
@@ -144,55 +144,55 @@ pub enum Place {
     Client(Client),
 }
 
-impl Place {
+impl QueueLocation {
     pub(crate) fn client(self, mode: OpenMode) -> Result<Client> {
         let folder = FolderOptions { mode, ..FolderOptions::default() };
         match self {
-            Place::Address(address) => {
+            QueueLocation::Address(address) => {
                 Client::open(&address, &OpenOptions { folder, ..OpenOptions::default() })
             }
-            Place::Folder(path) => {
+            QueueLocation::Folder(path) => {
                 let host: Arc<dyn Host> = Arc::new(SystemHost);
                 let store = FolderStore::open(path, folder, &host)?;
                 Ok(Client::new(Arc::new(store), host))
             }
-            Place::Client(client) => Ok(client),
+            QueueLocation::Client(client) => Ok(client),
         }
     }
 }
 
-impl From<&str> for Place {
+impl From<&str> for QueueLocation {
     fn from(address: &str) -> Self {
-        Place::Address(address.to_owned())
+        QueueLocation::Address(address.to_owned())
     }
 }
 
-impl From<String> for Place {
+impl From<String> for QueueLocation {
     fn from(address: String) -> Self {
-        Place::Address(address)
+        QueueLocation::Address(address)
     }
 }
 
-impl From<&Path> for Place {
+impl From<&Path> for QueueLocation {
     fn from(path: &Path) -> Self {
-        Place::Folder(path.to_owned())
+        QueueLocation::Folder(path.to_owned())
     }
 }
 
-impl From<Client> for Place {
+impl From<Client> for QueueLocation {
     fn from(client: Client) -> Self {
-        Place::Client(client)
+        QueueLocation::Client(client)
     }
 }
 
 impl ObjectQueue {
     /// Opens a queue of objects, or creates it; see [`Queue::connect`](crate::Queue::connect).
-    pub async fn connect(place: impl Into<Place>) -> Result<Self> {
+    pub async fn connect(place: impl Into<QueueLocation>) -> Result<Self> {
         Self::with_config(place, QueueConfig::default()).await
     }
 
     /// Opens a queue of objects with explicit configuration. A queue with another layout is refused.
-    pub async fn with_config(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
+    pub async fn with_config(place: impl Into<QueueLocation>, config: QueueConfig) -> Result<Self> {
         let config = QueueConfig { layout: Some(LayoutName::Objects), ..config };
         let (client, known) = open_meta(place.into(), &config).await?;
         Ok(Self::new(client, known, config))

@@ -11,12 +11,12 @@ use leasehold_store::{Client, HostExt, List, OpenMode, Purpose, PutOutcome, Vers
 use serde_json::Map;
 use std::collections::BTreeSet;
 
-use crate::connect::{Place, QueueConfig};
+use crate::connect::{QueueConfig, QueueLocation};
 use crate::discover::folders;
 use crate::meta::{FORMAT, LayoutName, QueueMeta, parse_meta};
 
 /// Opens a store and restores its `queue.json` if it is missing.
-pub(crate) async fn restored(place: Place, config: &QueueConfig) -> Result<Client> {
+pub(crate) async fn restored(place: QueueLocation, config: &QueueConfig) -> Result<Client> {
     let client = place.client(OpenMode::Create)?;
     if client.get(Purpose::Admin, keys::QUEUE).await?.is_none() {
         let wanted = config.shard_prefix_len.map(ShardLen::new).transpose()?;

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::check::Checked;
-use crate::connect::{ObjectQueue, Place, QueueConfig};
+use crate::connect::{ObjectQueue, QueueConfig, QueueLocation};
 use crate::create::restored;
 use crate::inspect::{Filter, ListedTask, Stats};
 use crate::journal::JournalQueue;
@@ -258,13 +258,13 @@ impl Queue {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn connect(place: impl Into<Place>) -> Result<Self> {
+    pub async fn connect(place: impl Into<QueueLocation>) -> Result<Self> {
         Self::with_config(place, QueueConfig::default()).await
     }
 
     /// Opens a queue with explicit configuration. A queue whose layout this program does not know is refused (promise
     /// P8).
-    pub async fn with_config(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
+    pub async fn with_config(place: impl Into<QueueLocation>, config: QueueConfig) -> Result<Self> {
         let (client, known) = open_meta(place.into(), &config).await?;
         Ok(match known.meta.layout {
             LayoutName::Objects => ObjectQueue::new(client, known, config).into(),
@@ -277,7 +277,7 @@ impl Queue {
     /// again.
     ///
     /// Requests: 2 lists, 1 list per 1,000 shards, 1 get, 1 put, and those of the probe.
-    pub async fn restore(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
+    pub async fn restore(place: impl Into<QueueLocation>, config: QueueConfig) -> Result<Self> {
         let client = restored(place.into(), &config).await?;
         Self::with_config(client, config).await
     }

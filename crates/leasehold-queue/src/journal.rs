@@ -78,7 +78,7 @@ use self::handle::BrokerSlot;
 use self::query::{StateAnswer, StateQuery};
 use self::replay::Replayed;
 use self::request::{BrokerRequest, Freshness};
-use crate::connect::{Place, QueueConfig};
+use crate::connect::{QueueConfig, QueueLocation};
 use crate::meta::{LayoutName, QueueMeta, open_meta};
 
 /// Maximum number of times that a read without the lease starts over because its snapshot is replaced.
@@ -98,7 +98,7 @@ pub struct JournalQueue {
 
 impl JournalQueue {
     /// Opens a queue with this layout, or creates it. A queue with another layout is refused.
-    pub async fn with_config(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
+    pub async fn with_config(place: impl Into<QueueLocation>, config: QueueConfig) -> Result<Self> {
         let config = QueueConfig { layout: Some(LayoutName::Journal), ..config };
         let (client, known) = open_meta(place.into(), &config).await?;
         Ok(Self::new(client, known.meta, &config))

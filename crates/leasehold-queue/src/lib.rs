@@ -68,7 +68,7 @@ pub mod update;
 
 pub use bell::{Bell, BellChange};
 pub use claim::{ClaimOutcome, Claimed, Settlement, Unclaimed};
-pub use connect::{BrokerRole, ObjectQueue, Place, QueueConfig};
+pub use connect::{BrokerRole, ObjectQueue, QueueConfig, QueueLocation};
 pub use discover::IndexHit;
 pub use front::{ExportedTask, Queue, QueueLayout, Submit, Submitted};
 pub use holders::{LeaseInfo, LeaseState, WorkerLeaseKind};

@@ -14,7 +14,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::connect::{Place, QueueConfig};
+use crate::connect::{QueueConfig, QueueLocation};
 use crate::create::{create, no_queue};
 use crate::meta_cache::{MetaSnapshot, Migrating, PreviousShardLen};
 
@@ -118,7 +118,7 @@ impl QueueMeta {
 }
 
 /// Opens a store and reads its `queue.json`, or creates it if it is missing and the configuration allows it.
-pub(crate) async fn open_meta(place: Place, config: &QueueConfig) -> Result<(Client, MetaSnapshot)> {
+pub(crate) async fn open_meta(place: QueueLocation, config: &QueueConfig) -> Result<(Client, MetaSnapshot)> {
     let client = place.client(config.mode)?;
     let wanted = config.shard_prefix_len.map(ShardLen::new).transpose()?;
     let requested_at = client.host().instant();

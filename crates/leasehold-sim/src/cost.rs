@@ -12,7 +12,9 @@
 use leasehold_core::{Error, NewTask, Result, ShardLen, keys};
 use leasehold_queue::{DirectDispatch, LayoutName, Queue, QueueConfig};
 use leasehold_store::{Client, Host, List, Prices, Purpose, SystemHost, Verb};
-use leasehold_worker::{Context, InboxLease, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
+use leasehold_worker::{
+    Context, InboxLeaseOptions, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions,
+};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -305,7 +307,7 @@ async fn work(connection: Connection, number: usize, done: Arc<AtomicU64>) {
     let queue = connection.open().await;
     let Connection { workload, host, .. } = connection;
     let leasing = (workload.mode == Mode::Leased).then(ShardLeasing::default);
-    let inbox = (workload.mode == Mode::Direct).then(InboxLease::default);
+    let inbox = (workload.mode == Mode::Direct).then(InboxLeaseOptions::default);
     let options = WorkerOptions { leasing, inbox, ..WorkerOptions::default() };
     let worker =
         Worker::new(queue, &format!("w{number:05}"), None).expect("the name is valid").options(options);

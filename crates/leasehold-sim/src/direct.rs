@@ -10,7 +10,7 @@ use leasehold_core::{Error, Kind, NewTask};
 use leasehold_queue::{DirectDispatch, ObjectQueue, QueueConfig, Selection};
 use leasehold_store::{Client, Host, HostExt};
 use leasehold_worker::{
-    Context, InboxLease, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions, WorkerView,
+    Context, InboxLeaseOptions, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions, WorkerView,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -176,7 +176,7 @@ async fn run(
         concurrency: 2,
         lease: Duration::from_secs(20),
         drain: Duration::from_secs(5),
-        inbox: (kind == WorkerKind::Direct).then(InboxLease::default),
+        inbox: (kind == WorkerKind::Direct).then(InboxLeaseOptions::default),
         leasing: (kind == WorkerKind::Leased).then(ShardLeasing::default),
         ..WorkerOptions::default()
     };

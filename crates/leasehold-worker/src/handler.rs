@@ -71,7 +71,8 @@ impl Context {
         self.run.set_progress(progress.into());
     }
 
-    /// True if the handler should stop: the task was cancelled, the claim was lost, or the worker stops.
+    /// True if the handler should stop: the task was cancelled or has exceeded its timeout, the claim was lost, or the worker
+    /// stops.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.run.stop_reason().is_some()

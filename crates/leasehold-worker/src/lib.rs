@@ -43,7 +43,7 @@ pub use handler::{Context, TaskError};
 pub use leasehold_core::scan::Polling;
 pub use leasehold_queue::source::DrainWait;
 pub use options::{
-    CLAIM_LEASE_MIN, InboxLease, RENEWALS_MIN, RENEWED_LEASE_TTL_MIN, ShardLeasing, WorkerOptions,
+    CLAIM_LEASE_MIN, InboxLeaseOptions, RENEWALS_MIN, RENEWED_LEASE_TTL_MIN, ShardLeasing, WorkerOptions,
 };
 pub use shutdown::{Shutdown, Stage};
 pub use staging::{ArtifactIo, ProgressFn, StagedFile};

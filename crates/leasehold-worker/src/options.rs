@@ -1,6 +1,6 @@
 //! Configuration of a worker.
 
-pub use leasehold_core::lease::{InboxLease, RENEWALS_MIN, RENEWED_LEASE_TTL_MIN, ShardLeasing};
+pub use leasehold_core::lease::{InboxLeaseOptions, RENEWALS_MIN, RENEWED_LEASE_TTL_MIN, ShardLeasing};
 use leasehold_core::scan::Polling;
 use leasehold_core::{Error, Result, Shard};
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub struct WorkerOptions {
     /// Shard leasing: divides the shards among the workers that use it; none means to serve all of `shards`.
     pub leasing: Option<ShardLeasing>,
     /// Inbox, into which producers put tasks for this worker alone; none means to share all tasks.
-    pub inbox: Option<InboxLease>,
+    pub inbox: Option<InboxLeaseOptions>,
     /// Lifetime of a claim without renewal. It is renewed after a third of it.
     pub lease: Duration,
     /// Intervals of polling.
@@ -80,7 +80,7 @@ impl WorkerOptions {
             )));
         }
         self.leasing.as_ref().map_or(Ok(()), ShardLeasing::check)?;
-        self.inbox.as_ref().map_or(Ok(()), InboxLease::check)?;
+        self.inbox.as_ref().map_or(Ok(()), InboxLeaseOptions::check)?;
         self.polling.check()
     }
 }

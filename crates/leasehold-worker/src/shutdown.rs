@@ -22,7 +22,7 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Lets running tasks finish, and starts nothing new.
+    /// Lets running tasks finish, and starts nothing new. Unrelated to [`until_empty`](crate::WorkerOptions::until_empty).
     pub fn drain(&self) {
         self.drain.cancel();
     }

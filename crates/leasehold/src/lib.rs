@@ -37,7 +37,7 @@
 //! | run tasks | [`Worker`], with a [`Context`] for handlers and a [`TaskError`] from them; [`Shutdown`] |
 //! | read tasks | [`get`](QueueLayout::get), [`Queue::get_history`], [`list`](QueueLayout::list), [`Queue::wait`], [`stats`](QueueLayout::stats) |
 //! | transfer large files | `ArtifactStore` with a `Cache` (feature `artifacts`), [`Worker::artifact_io`], [`Context::artifact`], [`Context::publish`] |
-//! | work offline | `Spool`, `Supervisor`; a [`Queue`] from a spool; `QueueType` selects it or a bucket (feature `outpost`) |
+//! | work offline | `Spool`, the folder of an outpost; `Supervisor`; a [`Queue`] from a spool; `QueueType` selects it or a bucket (feature `outpost`) |
 //! | change tasks | [`cancel`](QueueLayout::cancel), [`retry`](QueueLayout::retry), [`reschedule`](QueueLayout::reschedule); a [`Transition`] from them |
 //! | maintain a queue | [`purge_all`](QueueLayout::purge_all), [`check`](QueueLayout::check) |
 //! | divide shards among workers | [`Task::shard_from_id`], the shards of [`Worker::new`] |
@@ -73,7 +73,7 @@ pub use leasehold_core::{
 pub use leasehold_queue::check::Checked;
 pub use leasehold_queue::purge::{Purged, PurgedAll, Retention};
 pub use leasehold_queue::{
-    ExportedTask, Filter, ObjectQueue, Place, Queue, QueueConfig, QueueLayout, Scope, Stats, Submit,
+    ExportedTask, Filter, ObjectQueue, Queue, QueueConfig, QueueLayout, QueueLocation, Scope, Stats, Submit,
     Submitted, Transition, UniqueKey,
 };
 pub use leasehold_store::{AccessKey, Client, Durability, FolderOptions, OpenMode, OpenOptions, SystemHost};

@@ -9,7 +9,7 @@ mod operating;
 mod sharing;
 
 use leasehold_broker::BrokerConnections;
-use leasehold_queue::{BrokerRole, LayoutName, Place, Queue, QueueConfig};
+use leasehold_queue::{BrokerRole, LayoutName, Queue, QueueConfig, QueueLocation};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -38,7 +38,7 @@ impl SharedFolder {
         let layout = Some(LayoutName::Journal);
         let config =
             QueueConfig { layout, by: by.to_owned(), broker_role, transport, ..QueueConfig::default() };
-        let place = Place::Folder(self.path().join("queue"));
+        let place = QueueLocation::Folder(self.path().join("queue"));
         Queue::with_config(place, config).await.unwrap()
     }
 

@@ -32,7 +32,7 @@ pub(crate) struct BrokerArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BrokerCommand {
-    /// Show the broker: its process, commits, lag, memory and clients
+    /// Show the broker: its process, commits, commits to replay, memory and clients
     #[command(after_help = "Example:\n  leasehold broker status --json")]
     Status,
 }
@@ -47,7 +47,10 @@ pub(crate) async fn run(
     match args.command {
         Some(BrokerCommand::Status) => status(queue, journal, printer).await,
         None => {
-            printer.note(&format!("broker of {}; Ctrl-C hands over to another process", queue.describe()));
+            printer.note(&format!(
+                "serving {} as its broker, or waiting to become it; Ctrl-C stops",
+                queue.describe()
+            ));
             Ok(hold(journal, printer, shutdown).await?)
         }
     }
@@ -224,7 +227,10 @@ async fn status(queue: &Queue, journal: &JournalQueue, printer: &Printer) -> any
         ("commits", rates(figures)),
         ("records", format!("{}, {:.1} per commit", figures.records, figures.records_per_commit())),
         ("written", mib(figures.bytes)),
-        ("snapshot", format!("{} behind", count(status.snapshot_lag, "commit", "commits"))),
+        (
+            "to replay",
+            format!("{} since the newest snapshot", count(status.snapshot_lag, "commit", "commits")),
+        ),
         ("tasks", format!("{} live, {} archived", status.live_tasks, status.archived_tasks)),
         (
             "clients",

@@ -14,7 +14,7 @@ use crate::settings::Settings;
 use crate::settings::kind::Value;
 
 /// Advice for a queue in the layout `journal`.
-pub(super) const ADVICE: &str = "`leasehold broker status`, `workers`, `stats` and `tail` show it";
+pub(super) const ADVICE: &str = "use `leasehold broker status`, `workers`, `stats` or `tail` instead";
 
 /// Number of ports that `up` tries.
 const PORTS: u16 = 20;

@@ -1,6 +1,6 @@
 //! `leasehold up`: runs a queue with one command. Creates the queue if there is none, runs programs for its tasks, runs
 //! the maintenance duties of `monitor`, and shows the progress on one line and on the dashboard. In the layout `journal` the broker
-//! does the maintenance; without programs only the broker is held.
+//! does the maintenance; without programs this process is only the broker.
 //!
 //! Everything that runs beside the worker belongs into [`run_beside`]. It ends with the worker, not when the worker is
 //! asked to stop, so that the tasks that still run can be watched.
@@ -86,7 +86,7 @@ pub(crate) async fn run(
     Ok(worker::summary(queue, &name, &counts, printer)?)
 }
 
-/// Holds the broker of a journal beside the dashboard: without programs nothing else is to be done there.
+/// Is the broker of a journal beside the dashboard: without programs nothing else is to be done there.
 async fn hold_broker(
     queue: &Queue,
     journal: &JournalQueue,
@@ -97,12 +97,14 @@ async fn hold_broker(
 ) -> anyhow::Result<()> {
     if settings.queue.broker_role == BrokerRole::Never {
         return Err(Error::invalid(
-            "`up` without --exec only holds the broker, but `broker.role` is `never`; add --exec, or set the role to `auto`",
+            "`up` without --exec is only a broker, but `broker.role` is `never`; add --exec, or set the role to `auto`",
         )
         .into());
     }
-    printer.note(&format!("broker of {}; Ctrl-C hands over to another process", queue.describe()));
-    printer.note("holding the broker only; to run tasks, add --exec 'TYPE=PROGRAM ARGS' for each type");
+    printer
+        .note(&format!("serving {} as its broker, or waiting to become it; Ctrl-C stops", queue.describe()));
+    printer
+        .note("this process is only the broker; to run tasks, add --exec 'TYPE=PROGRAM ARGS' for each type");
     let dashboard =
         if no_dashboard { None } else { dashboard::start_beside_worker(queue, settings, printer).await? };
     match select(broker::hold(journal, printer, shutdown).boxed(), serve(dashboard).boxed()).await {

@@ -31,7 +31,7 @@ pub(crate) struct ProgramArgs {
     /// Number of tasks to run at once [default: 8]
     #[arg(long, value_name = "N")]
     pub(crate) concurrency: Option<usize>,
-    /// Seconds that running tasks have to finish after Ctrl-C [default: 30]
+    /// Seconds that running tasks have to finish after Ctrl-C or SIGTERM; unrelated to `--drain` [default: 30]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) drain_secs: Option<u64>,
     /// Let programs inherit the credentials of the store, the piece secret and the dashboard token
@@ -61,7 +61,8 @@ pub(crate) struct WorkerArgs {
     /// Seconds until a claim expires unless it is renewed, 3–86400 [default: 60]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) lease_secs: Option<u64>,
-    /// Part of this process in the broker of the layout `journal`: auto, never or only (setting `broker.role`) [default: auto]
+    /// Role of this process in the layout `journal`: `auto` becomes the broker if there is none, `never` does not, `only` runs no
+    /// handlers (setting `broker.role`) [default: auto]
     #[arg(long, value_name = "ROLE")]
     pub(crate) broker_role: Option<String>,
     /// Serve the pieces of cached artifacts to peers (settings `[pieces]`)

@@ -17,7 +17,8 @@ use crate::table::{Cell, TextTable, moment};
 
 #[derive(Debug, Args)]
 pub(crate) struct WorkersArgs {
-    /// Maximum number of workers to list; they stay listed for a week after their last use
+    /// Maximum number of workers to list (workers that have ended stay listed for a week; in the layout `journal`, dead ones for
+    /// an hour)
     #[arg(long, value_name = "N", default_value_t = 1000)]
     limit: usize,
 }
@@ -175,7 +176,7 @@ fn print(queue: &ObjectQueue, seen: &[Row], printer: &Printer) -> anyhow::Result
             vec![
                 (&row.worker).into(),
                 row.lease_kind.name().into(),
-                shards::state_cell(row.state(), state_name(row)),
+                shards::state_cell(row.state(), state_text(row)),
                 lease.map_or("-".into(), |lease| lease.epoch.into()),
                 until.map_or("-".into(), Cell::from),
                 row.inbox.map_or("-".into(), Cell::from),
@@ -202,7 +203,12 @@ fn print_json(row: &Row) {
     }));
 }
 
-/// State of a worker. A free lease was released: otherwise it would not exist.
+/// State of a worker for people.
+fn state_text(row: &Row) -> &'static str {
+    if row.seen.is_none() { "no lease" } else { state_name(row) }
+}
+
+/// State of a worker in JSON. A free lease was released: otherwise it would not exist.
 fn state_name(row: &Row) -> &'static str {
     match (&row.seen, row.state()) {
         (None, _) => "gone",

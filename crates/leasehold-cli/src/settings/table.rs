@@ -146,8 +146,8 @@ pub(crate) const TABLE: &[Setting] = &[
         kind: SettingKind::Choice(&["auto", "never", "only"]),
         default: Some("auto"),
         variable: "LEASEHOLD_BROKER_ROLE",
-        help: "Part of a process in the broker of the layout `journal`: `auto` becomes the broker if there is none; `never` \
-               does not, and without one only reads; `only` refuses to run handlers, as on hosts for `leasehold broker`.",
+        help: "Role of a process in the layout `journal`: `auto` becomes the broker if there is none; `never` does not, and \
+               can only read without one; `only` is the broker, or waits to become it, and runs no handlers.",
     },
     Setting {
         name: "worker.id",
@@ -190,7 +190,8 @@ pub(crate) const TABLE: &[Setting] = &[
         kind: SettingKind::Whole { from: 0, to: DAY_SECS },
         default: Some("30"),
         variable: "LEASEHOLD_WORKER_DRAIN_SECS",
-        help: "Seconds that running tasks have to finish after the worker was asked to stop.",
+        help: "Seconds that running tasks have to finish after the worker was asked to stop (Ctrl-C or SIGTERM); unrelated \
+               to `--drain`.",
     },
     Setting {
         name: "worker.stop_wait_secs",

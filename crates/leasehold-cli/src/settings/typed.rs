@@ -8,7 +8,7 @@ use leasehold_pieces::Secret;
 use leasehold_queue::{BrokerRole, DirectDispatch, Selection};
 use leasehold_store::{AccessKey, FolderOptions, OpenOptions, Prices};
 use leasehold_web::Token;
-use leasehold_worker::{InboxLease, RENEWALS_MIN, ShardLeasing};
+use leasehold_worker::{InboxLeaseOptions, RENEWALS_MIN, ShardLeasing};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub(crate) struct QueueSettings {
     pub(crate) direct: Option<DirectDispatch>,
     /// Addresses of a broker for other hosts; `None` if it does not listen for them.
     pub(crate) broker_listen: Option<NetworkListen>,
-    /// Part of this process in the broker of a journal.
+    /// Role of this process in the layout `journal`.
     pub(crate) broker_role: BrokerRole,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct WorkerSettings {
     /// `None` if the worker does not lease shards.
     pub(crate) leasing: Option<ShardLeasing>,
     /// `None` if the worker has no inbox.
-    pub(crate) inbox: Option<InboxLease>,
+    pub(crate) inbox: Option<InboxLeaseOptions>,
     pub(crate) overflow_every: Duration,
 }
 
@@ -349,9 +349,9 @@ fn direct(all: &[EffectiveSetting]) -> Option<DirectDispatch> {
     is_direct(all).then_some(DirectDispatch { discovery_ttl, selection })
 }
 
-fn inbox(all: &[EffectiveSetting]) -> Result<Option<InboxLease>> {
+fn inbox(all: &[EffectiveSetting]) -> Result<Option<InboxLeaseOptions>> {
     let (renew, ttl) = ("worker.lease_renewal_interval_secs", "worker.lease_duration_secs");
-    let lease = InboxLease { ttl: secs(all, ttl), renew_every: secs(all, renew) };
+    let lease = InboxLeaseOptions { ttl: secs(all, ttl), renew_every: secs(all, renew) };
     if !is_direct(all) {
         return Ok(None);
     }

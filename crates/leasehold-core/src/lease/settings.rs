@@ -47,20 +47,20 @@ impl ShardLeasing {
 
 /// Settings of the lease on a worker's inbox, and with it on its worker id.
 #[derive(Debug, Clone, PartialEq)]
-pub struct InboxLease {
+pub struct InboxLeaseOptions {
     /// Lifetime of the lease without renewal, and so the delay until the inbox of a crashed worker is emptied.
     pub ttl: Duration,
     /// Interval of renewals; doubled while the inbox is idle.
     pub renew_every: Duration,
 }
 
-impl Default for InboxLease {
+impl Default for InboxLeaseOptions {
     fn default() -> Self {
         Self { ttl: INBOX_LEASE_TTL, renew_every: INBOX_LEASE_TTL / 3 }
     }
 }
 
-impl InboxLease {
+impl InboxLeaseOptions {
     /// Validates the settings.
     pub fn check(&self) -> Result<()> {
         check_lease("leases on inboxes", self.ttl, self.renew_every)

@@ -176,7 +176,8 @@ class Worker:
         an `abort()`: handlers are cancelled and their tasks released. Cancelling this coroutine is an `abort()`, too.
 
         Args:
-            drain: Return once no task is due now or within a minute and no other worker runs one of these types.
+            drain: Return once no task is due now or within a minute and no other worker runs one of these types;
+                unrelated to `drain_secs`.
             handle_signals: Handle Ctrl-C and SIGTERM.
         """
         if self._running is not None:

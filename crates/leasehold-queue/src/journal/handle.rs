@@ -77,7 +77,7 @@ impl BrokerSlot {
         &self.home
     }
 
-    /// Part of this process.
+    /// Role of this process.
     pub(super) fn role(&self) -> BrokerRole {
         self.role
     }

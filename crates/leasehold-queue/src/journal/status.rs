@@ -158,11 +158,11 @@ pub struct JournalWorker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JournalWorkerState {
-    /// It has reported itself, or has renewed a claim, within the lease of its claims.
+    /// It has reported itself, or has renewed a claim, within the lifetime of its claims.
     Alive,
     /// It claims no more tasks, and waits for those that run.
     Stopping,
-    /// It has done neither for the lease of its claims.
+    /// It has been silent for longer than the lifetime of its claims: 60 s by default.
     Dead,
     /// It holds tasks, and has not reported itself to this broker yet.
     Unknown,

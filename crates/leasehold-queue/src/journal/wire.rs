@@ -270,8 +270,8 @@ pub(super) fn decode_call(
 
 fn may_only_read() -> Error {
     let message = format!(
-        "this process may read the queue, and not change it: it could not put an object below `{}`; give it write access to \
-         the bucket",
+        "this process may read the queue, and not change it: the broker found no object of this process below `{}`; give \
+         it write access to the bucket",
         keys::JOURNAL_CLIENTS
     );
     Error::new(Kind::Denied, message)

@@ -2,7 +2,7 @@ use leasehold_core::{Entry, IndexLocation, NewTask, WorkerId, keys};
 use leasehold_queue::{DirectDispatch, ObjectQueue, QueueConfig};
 use leasehold_store::{Client, Host, Purpose, Verb};
 use leasehold_worker::{
-    Context, InboxLease, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions,
+    Context, InboxLeaseOptions, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ impl Fixture {
             let options = WorkerOptions {
                 concurrency: 4,
                 polling: Polling::fixed(Duration::from_secs(2)),
-                inbox: matches!(origin, TaskOrigin::Direct).then(InboxLease::default),
+                inbox: matches!(origin, TaskOrigin::Direct).then(InboxLeaseOptions::default),
                 leasing: matches!(origin, TaskOrigin::Leased).then(ShardLeasing::default),
                 ..WorkerOptions::default()
             };

@@ -4,7 +4,7 @@ use leasehold_core::{Error, Kind, StoreTime};
 use leasehold_queue::{DirectDispatch, ObjectQueue, QueueConfig, QueueLayout};
 use leasehold_store::{Client, Host, HostExt};
 use leasehold_worker::{
-    Context, InboxLease, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions,
+    Context, InboxLeaseOptions, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions,
 };
 use serde_json::Value;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -271,7 +271,7 @@ impl QueueActors {
             drain: Duration::from_secs(8),
             recover_every: Duration::from_secs(recover_every),
             leasing: is_leased.then(ShardLeasing::default),
-            inbox: self.is_direct(name).then(InboxLease::default),
+            inbox: self.is_direct(name).then(InboxLeaseOptions::default),
             ..WorkerOptions::default()
         };
         let worker = Worker::new(queue.clone(), name, None)?.options(options);

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use crate::options::InboxLease;
+use crate::options::InboxLeaseOptions;
 
 /// Fraction of the usual pause after which a renewal is retried that failed, or that waits for the poll loop.
 const SOON_PART: u32 = 8;
@@ -33,7 +33,7 @@ const LEFT_MIN: Duration = Duration::from_secs(15);
 pub(super) struct Inbox {
     queue: ObjectQueue,
     leases: Leases,
-    options: InboxLease,
+    options: InboxLeaseOptions,
     /// Time until which the inbox is certainly held.
     trusted_until: Mutex<Option<StoreTime>>,
     /// True if the poll loop has run since the last renewal.
@@ -49,7 +49,7 @@ impl Inbox {
     pub(super) async fn open(
         queue: ObjectQueue,
         id: &WorkerId,
-        options: InboxLease,
+        options: InboxLeaseOptions,
     ) -> Result<(Self, HeldLease)> {
         let leases = Leases::of_process(queue.client(), id, options.ttl)?;
         let held = match leases.take(&keys::inbox_lease(id), &worker_subject(id), None).await? {

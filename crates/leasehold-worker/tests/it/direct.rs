@@ -4,7 +4,7 @@ use leasehold_core::{Index, IndexLocation, Kind, Status, WorkerId};
 use leasehold_queue::discover::KeyRange;
 use leasehold_queue::{DirectDispatch, ObjectQueue, QueueConfig, QueueLayout, Selection};
 use leasehold_store::{Client, Host, MemoryStore, Purpose, SystemHost, Verb};
-use leasehold_worker::{InboxLease, Shutdown, Worker, WorkerOptions};
+use leasehold_worker::{InboxLeaseOptions, Shutdown, Worker, WorkerOptions};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn worker(queue: &ObjectQueue, name: &str) -> Worker {
 }
 
 fn direct() -> WorkerOptions {
-    let lease = InboxLease { ttl: Duration::from_secs(3), renew_every: Duration::from_secs(1) };
+    let lease = InboxLeaseOptions { ttl: Duration::from_secs(3), renew_every: Duration::from_secs(1) };
     WorkerOptions { inbox: Some(lease), until_empty: false, ..options() }
 }
 

@@ -7,7 +7,7 @@ use leasehold_queue::source::TaskTypes;
 use leasehold_queue::{DirectDispatch, Queue, QueueConfig, Selection};
 use leasehold_store::{Client, Host, MemoryStore, Purpose, SystemHost};
 use leasehold_worker::{
-    Context, Counts, InboxLease, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions, WorkerView,
+    Context, Counts, InboxLeaseOptions, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions, WorkerView,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,7 +103,7 @@ async fn over_leased_shards() {
 async fn over_inboxes() {
     suite::run(|| {
         let direct = DirectDispatch { discovery_ttl: Duration::ZERO, selection: Selection::default() };
-        let inbox = Some(InboxLease::default());
+        let inbox = Some(InboxLeaseOptions::default());
         Box::pin(Objects::open(Some(direct), WorkerOptions { inbox, ..crate::options() }))
     })
     .await;
