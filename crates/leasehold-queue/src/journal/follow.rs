@@ -37,9 +37,8 @@ impl Follower {
         self.reader.position()
     }
 
-    /// Begins at the snapshot that the lease names, and reads the log to its current end.
-    async fn new(client: &Client, home: &LogHome, fields: Option<&JournalFields>) -> Result<Self> {
-        let from = fields.map_or(LogPosition::START, |fields| fields.snapshot);
+    /// Begins at a snapshot, and reads the log to its current end.
+    async fn new(client: &Client, home: &LogHome, from: LogPosition) -> Result<Self> {
         let bytes_max = home.snapshots.resident_bytes;
         let mut replayed = Replayed::load(client, from, bytes_max).await?;
         // One that begins at the same place reads the same changes.
@@ -52,23 +51,34 @@ impl Follower {
     /// Reads the log to its current end. Starts over if the part that it needs next may have been deleted.
     pub(super) async fn follow(known: Option<Self>, client: &Client, home: &LogHome) -> Result<Self> {
         let log = &home.log;
-        let mut outcome = match known {
-            Some(mut follower) => follower.read(client).await.map(|()| follower),
-            None => Self::new(client, home, fields(client, log).await?.as_ref()).await,
+        let (mut from, mut outcome) = match known {
+            Some(mut follower) => (follower.from, follower.read(client).await.map(|()| follower)),
+            None => Self::start(client, home, fields(client, log).await?.as_ref()).await,
         };
-        for _ in 0..STARTS_MAX {
+        for _ in 0..=STARTS_MAX {
             // Read after the log: commits are deleted only after the lease has a floor above them, so that a slot that was
             // absent before is the end.
             let fields = fields(client, log).await?;
-            outcome = match outcome {
+            match outcome {
                 Ok(follower) if follower.is_complete(fields.as_ref()) => return Ok(follower),
                 Err(error) if error.kind() != Kind::Corrupt => return Err(error),
-                // Rule B12: what was read may have been deleted, or belong to a process that lost its lease.
-                _ => Self::new(client, home, fields.as_ref()).await,
-            };
+                // Rule B12: if the lease names another snapshot, what was read may have been deleted, or belong to a process
+                // that lost its lease.
+                Err(error) if from == snapshot(fields.as_ref()) => return Err(with_way_out(error)),
+                _ => (from, outcome) = Self::start(client, home, fields.as_ref()).await,
+            }
         }
-        let message = "commits are deleted before they can be read; retry";
-        outcome.map_err(with_way_out).and(Err(Error::new(Kind::Unavailable, message)))
+        Err(Error::new(Kind::Unavailable, "commits are deleted before they can be read; retry"))
+    }
+
+    /// Begins at the snapshot that the lease names. Returns it with the outcome.
+    async fn start(
+        client: &Client,
+        home: &LogHome,
+        fields: Option<&JournalFields>,
+    ) -> (LogPosition, Result<Self>) {
+        let from = snapshot(fields);
+        (from, Self::new(client, home, from).await)
     }
 
     /// True if the next commit was not deleted when it was found absent, and no newer snapshot would take less memory.
@@ -85,6 +95,11 @@ impl Follower {
             Followed::Mismatch(error) => Err(Error::new(Kind::Corrupt, error.to_string()).because(error)),
         }
     }
+}
+
+/// Snapshot that the lease names.
+fn snapshot(fields: Option<&JournalFields>) -> LogPosition {
+    fields.map_or(LogPosition::START, |fields| fields.snapshot)
 }
 
 async fn fields(client: &Client, log: &Log) -> Result<Option<JournalFields>> {

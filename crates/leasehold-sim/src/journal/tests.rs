@@ -21,3 +21,9 @@ fn the_journal_keeps_its_promises_without_faults() {
         play(seed, &Options { faults: Faults::none(), ..Options::default() });
     }
 }
+
+/// A reader whose requests are lost finds each of its snapshots replaced, and the commits after it deleted.
+#[test]
+fn a_reader_that_is_slower_than_snapshots_reports_no_damage() {
+    play(7_300_478, &Options { faults: "wild,date-jump=0".parse().unwrap(), ..Options::default() });
+}
