@@ -39,8 +39,8 @@ use crate::handshake::{self, HELLO_BYTES_MAX, Permission, Registration};
 use crate::lines::{ANSWER_BYTES_MAX, LineReader, StallLimit, carry, channel, closed, spawn_carrier, within};
 use crate::tls::{TlsIdentity, fingerprint};
 
-/// Time in which a client connects and gets the first line. With the pause between two attempts it is what the expiry of a
-/// silent broker's lease is noticed late.
+/// Time limit for connecting and for the first line of the broker. A process that waits for the lease of a broker which does not
+/// answer notices its expiry late by at most this and the pause between two attempts.
 const CONNECT_WAIT: Duration = Duration::from_secs(4);
 
 /// Time of a client for its TLS handshake and its first line.

@@ -1,7 +1,7 @@
 //! Listener and client on a Unix socket.
 //!
 //! Requests of a connection are bounded in length and number, a client that does not send its first line in time is
-//! disconnected, and one that does not read its answers is not read either.
+//! disconnected, and from one that does not read its answers no more requests are read.
 
 use futures::StreamExt;
 use futures::future::BoxFuture;

@@ -106,7 +106,7 @@ pub enum BrokerRole {
     Auto,
     /// It never becomes the broker. Without one it only reads; everything else is an error of kind unavailable.
     Never,
-    /// It becomes the broker if there is none, and runs no handlers.
+    /// It becomes the broker if there is none, and refuses to run handlers.
     Only,
 }
 

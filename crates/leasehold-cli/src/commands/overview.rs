@@ -229,7 +229,7 @@ fn print_shards(
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Create missing index entries and delete those that no task requires
+    /// Create missing index entries, delete those that no task requires, and delete objects that killed processes have left
     #[arg(long)]
     pub(crate) repair: bool,
     /// Seconds after which an index entry counts as abandoned; use it only when nothing else uses the queue [default: 1800

@@ -147,7 +147,7 @@ pub(crate) const TABLE: &[Setting] = &[
         default: Some("auto"),
         variable: "LEASEHOLD_BROKER_ROLE",
         help: "Role of a process in the layout `journal`: `auto` becomes the broker if there is none; `never` does not, and \
-               can only read without one; `only` is the broker, or waits to become it, and runs no handlers.",
+               can only read without one; `only` is for `leasehold broker`: it is the broker, or waits to become it, and refuses to run tasks.",
     },
     Setting {
         name: "worker.id",

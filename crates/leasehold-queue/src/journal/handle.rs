@@ -208,7 +208,7 @@ impl BrokerSlot {
         }
     }
 
-    /// Connection to the current broker; starts one if there is none.
+    /// Handle of the current broker, of this process or of the connection to another one; starts it if there is none.
     fn line(&self, otherwise: WithoutBroker) -> BrokerHandle {
         let mut running = lock(&self.running);
         match &*running {

@@ -4,7 +4,7 @@
 //!
 //! | field | content |
 //! | --- | --- |
-//! | `snapshot` | place in the log after which replay begins: the end of the newest snapshot |
+//! | `snapshot` | position in the log after which replay begins: the end of the newest snapshot |
 //! | `floor` | first commit that may not be deleted: a broker begins there or later (rule B7) |
 //! | `trusted_until` | latest time at which an earlier holder may still trust its lease (rule C2) |
 //! | `requires` | record kinds that a broker must understand |
@@ -59,7 +59,7 @@ const KINDS: [&str; 15] = [
 /// Fields of the lease on the journal beside those of every lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct JournalFields {
-    /// Place in the log after which replay begins.
+    /// Position in the log after which replay begins.
     #[serde(default)]
     pub(crate) snapshot: LogPosition,
     /// First commit that may not be deleted.

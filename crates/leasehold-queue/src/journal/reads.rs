@@ -1,6 +1,6 @@
 //! Reads of a queue in the journal layout: the live tasks from the state, the archived ones from objects.
 //!
-//! Each read is answered by one state, which tells the objects that may have what is not live. An object that does not exist
+//! Each read is answered by one state, with the archive objects that may have a task which is not live. An object that does not exist
 //! was replaced after that, and the read starts over; if the state that is read then still refers to it, it is missing.
 
 use futures::stream::BoxStream;

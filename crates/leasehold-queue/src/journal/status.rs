@@ -97,9 +97,9 @@ pub struct CommitFigures {
     pub records: u64,
     /// Bytes of their records.
     pub bytes: u64,
-    /// Length of the time that the figures below are of: up to a minute.
+    /// Length of the window of the figures below: up to a minute.
     pub window_ms: u64,
-    /// Number of commits in that time.
+    /// Number of commits in that window.
     pub recent_commits: u64,
     /// Number of their records.
     pub recent_records: u64,
