@@ -147,7 +147,7 @@ pub const SNAPSHOT_COMMITS: u64 = 1_000;
 pub const SNAPSHOT_LOG_BYTES: u64 = 64 * 1_024 * 1_024;
 
 /// Bytes of encoded tasks that a process keeps in memory beside those that have changed since the newest snapshot; a chunk has
-/// the others. Sixteen chunks: enough to hand out and to show tasks of many ages without reading a chunk for each. With their
+/// the others. Sixteen chunks: enough to claim and to show tasks of many ages without reading a chunk for each. With their
 /// indexes, a hundred thousand tasks of 100 KiB take as much memory as those of 1 KiB.
 pub const RESIDENT_BYTES: u64 = 64 * 1_024 * 1_024;
 
