@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A process becomes the broker with its first request that changes something, or with its worker, if there is no broker and its role
-//! allows it ([`BrokerRole`](crate::BrokerRole)). While it is the broker, other processes send it their requests ([`BrokerTransport`]); a process without a connection can only read.
+//! allows it ([`BrokerRole`](crate::BrokerRole)). While it is the broker, other processes send it their requests
+//! ([`BrokerTransport`]); a process without a connection can only read.
 //!
 //! | module | contents |
 //! | --- | --- |

@@ -100,7 +100,7 @@ fn check_unused(directory: &dyn LogDirectory) -> Result<()> {
     if let Some(object) = names.iter().find(is_object) {
         let object = directory.path().join(object);
         let message = format!(
-            "{} is a commit that was written as an object of a bucket; use the address of the bucket, or another folder",
+            "{} is a commit that was written as an object, as in a bucket or on a mount; open the queue from there",
             object.display()
         );
         return Err(Error::invalid(message));
