@@ -26,6 +26,7 @@
 //! | `service`, `remote` | clients of a broker, and a broker in another process |
 //! | `query` | reads of the state |
 //! | `changes` | tasks that have changed lately |
+//! | `sample` | counts and changes, for a dashboard |
 //! | `follow` | reading without the lease |
 //! | `snapshot`, `chunks` | the live tasks in chunks, so that a replay is short; which have changed, or are not in memory |
 //! | `replay` | the snapshot and the commits after it |
@@ -49,6 +50,7 @@ mod reads;
 mod remote;
 mod replay;
 mod request;
+mod sample;
 mod service;
 mod snapshot;
 mod source;
@@ -59,6 +61,7 @@ mod wire;
 
 pub use self::broker::maintenance::SnapshotLimits;
 pub use self::changes::{ChangePage, ChangePosition};
+pub use self::sample::JournalSample;
 pub use self::status::{
     BrokerHolder, BrokerStatus, BrokerTerm, CommitFigures, FoundBroker, JournalWorker, JournalWorkerState,
 };
@@ -114,11 +117,24 @@ impl JournalQueue {
         }
     }
 
+    /// Returns a handle to this queue with request counts of its own, for what it reads from the store and to find the broker. It
+    /// shares the broker of this process, or the connection to one.
+    #[must_use]
+    pub fn with_own_ledger(&self) -> Self {
+        Self { client: self.client.with_own_ledger(), follower: Arc::default(), ..self.clone() }
+    }
+
+    /// Returns a handle to this queue that is recorded as `by` in the history of tasks.
+    #[must_use]
+    pub fn acting_as(self, by: &str) -> Self {
+        Self { by: by.into(), ..self }
+    }
+
     /// Reads the state: of the broker if one can be reached, otherwise by following the log.
     async fn read(&self, query: StateQuery, freshness: Freshness) -> Result<StateAnswer> {
         let asked = query.clone();
         let request = move |answer| BrokerRequest::Read { query: asked, freshness, answer };
-        if let Some(answer) = self.broker.ask_serving(request).await {
+        if let Some(answer) = self.broker.ask_serving(&self.client, request).await {
             return answer;
         }
         self.follow(|replayed| query.needs(&replayed.state), |replayed| query.answer(&replayed.state)).await

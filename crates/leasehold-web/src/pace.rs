@@ -11,6 +11,8 @@ use std::time::Duration;
 const LISTS_PER_MINUTE: u32 = 12;
 /// Average gets of leases per minute while they are viewed: 600 cost 35 cents a day at list prices.
 const LEASES_PER_MINUTE: u32 = 600;
+/// Interval between samples of a journal in a bucket while no broker can be reached: 6 cents a month.
+const LOG_INTERVAL: Duration = Duration::from_secs(30);
 /// Lists of one count of the index up to which the interval does not grow.
 const INDEX_LISTS: u32 = 8;
 /// Ratio of the pause after a pass on a folder to its duration: passes take at most a fifth of the time.
@@ -61,6 +63,17 @@ impl RefreshPace {
             Self::Folder => self.min_interval().max(last.time * (PAUSE_RATIO + 1)),
             Self::Bucket => self.min_interval().max(Duration::from_mins(1) * last.lists / LISTS_PER_MINUTE),
         }
+    }
+
+    /// Interval between samples of a journal while it is viewed. The broker answers from memory, and its time is limited as that of
+    /// a folder. Without a broker each sample takes about five gets.
+    pub(crate) fn journal_every(self, last: SampleCost, has_broker: bool) -> Duration {
+        let least = match self {
+            _ if has_broker => Self::Folder.min_interval(),
+            Self::Folder => Self::Bucket.min_interval(),
+            Self::Bucket => LOG_INTERVAL,
+        };
+        least.max(last.time * (PAUSE_RATIO + 1))
     }
 
     /// Interval between reads of leases while they are viewed. Shard leases last 30 s by default, worker leases as long or

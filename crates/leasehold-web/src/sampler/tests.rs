@@ -1,5 +1,6 @@
 //! Number of requests to the store, by the ledger, under a simulated clock.
 
+use super::objects::{pass, tasks};
 use super::*;
 use crate::testing::{DashboardFixture, StoreState};
 use futures::future::join_all;

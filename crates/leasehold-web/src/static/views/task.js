@@ -54,7 +54,7 @@ export function render(data, { overview, list, changed }) {
         ? card('Output', { id: 'output', aside: copyButton(pretty(task.output), 'Copy output') }, json(task.output))
         : task.progress !== undefined && card('Progress', { id: 'progress' }, progress(task.progress))),
     files(task),
-    card('Details', { id: 'facts' }, facts(factsOf(task))),
+    card('Details', { id: 'facts' }, facts(factsOf(task, overview))),
     h('details', { class: 'card record' }, h('summary', {}, 'Full record'), json(task)),
   ];
 }
@@ -84,12 +84,13 @@ function untakenBanner(task, overview) {
     'No worker has claimed a task of this type for ', lastingSince(untaken.since), `. Start a worker with a handler for ${task.task_type}.`);
 }
 
-function factsOf(task) {
+function factsOf(task, overview) {
   const tags = Object.entries(task.tags ?? {});
   const claim = task.status === 'running';
   return [
     ['attempt', `${task.attempt} of ${task.max_attempts}`],
-    ['shard', h('span', { class: 'mono' }, task.shard)],
+    // The journal has no shards.
+    overview?.layout !== 'journal' && ['shard', h('span', { class: 'mono' }, task.shard)],
     ['created', time(task.created_at)],
     ['updated', time(task.updated_at)],
     task.available_at && ['due', time(task.available_at)],
