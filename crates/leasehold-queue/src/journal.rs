@@ -78,6 +78,7 @@ use tokio::sync::Mutex;
 use self::damage::with_way_out;
 use self::follow::Follower;
 use self::handle::BrokerSlot;
+use self::home::LogHome;
 use self::query::{StateAnswer, StateQuery};
 use self::replay::Replayed;
 use self::request::{BrokerRequest, Freshness};
@@ -95,6 +96,8 @@ pub struct JournalQueue {
     /// Name of this client in the history of tasks.
     by: Arc<str>,
     pub(crate) broker: Arc<BrokerSlot>,
+    /// Log that a process without a connection reads, by the client.
+    home: LogHome,
     /// State of a process that only reads.
     follower: Arc<Mutex<Option<Follower>>>,
 }
@@ -108,20 +111,18 @@ impl JournalQueue {
     }
 
     pub(crate) fn new(client: Client, meta: Arc<QueueMeta>, config: &QueueConfig) -> Self {
-        Self {
-            meta,
-            by: config.by.as_str().into(),
-            broker: Arc::new(BrokerSlot::new(client.clone(), config)),
-            follower: Arc::default(),
-            client,
-        }
+        let broker = Arc::new(BrokerSlot::new(client.clone(), config));
+        let home = broker.home().clone();
+        Self { meta, by: config.by.as_str().into(), broker, home, follower: Arc::default(), client }
     }
 
     /// Returns a handle to this queue with request counts of its own, for what it reads from the store and to find the broker. It
     /// shares the broker of this process, or the connection to one.
     #[must_use]
     pub fn with_own_ledger(&self) -> Self {
-        Self { client: self.client.with_own_ledger(), follower: Arc::default(), ..self.clone() }
+        let client = self.client.with_own_ledger();
+        let home = LogHome::of(&client, self.home.snapshots);
+        Self { client, home, follower: Arc::default(), ..self.clone() }
     }
 
     /// Returns a handle to this queue that is recorded as `by` in the history of tasks.
@@ -149,7 +150,7 @@ impl JournalQueue {
         let mut following = self.follower.lock().await;
         let mut starts = 1;
         loop {
-            let follower = Follower::follow(following.take(), &self.client, self.broker.home()).await?;
+            let follower = Follower::follow(following.take(), &self.client, &self.home).await?;
             let Follower { replayed, .. } = following.insert(follower);
             replayed.state.advance(self.client.known_now()?);
             replayed.evict();

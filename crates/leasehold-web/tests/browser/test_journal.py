@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from subprocess import Popen
 
 from page import DESKTOP, PHONE, Page
-from programs import Dashboard, Queue, killed, until
+from programs import Dashboard, Queue, killed
 
 Serve = Callable[..., Dashboard]
+
+
+def broker_of(queue: Queue) -> Popen[str]:
+    """Starts the broker, and waits until it serves."""
+    broker = queue.start("broker")
+    assert broker.stdout is not None
+    line = broker.stdout.readline()
+    assert json.loads(line)["is_broker"], line
+    return broker
 
 
 def worked(queue: Queue) -> None:
@@ -24,7 +35,7 @@ def fact(page: Page, name: str) -> str:
 
 def test_the_overview_shows_the_broker_and_counts_the_tasks(journal_queue: Queue, serve: Serve, page: Page) -> None:
     queue = journal_queue
-    broker = queue.start("broker")
+    broker = broker_of(queue)
     worked(queue)
     waiting = queue.submit("nobody")
     page.open(serve(queue))
@@ -50,8 +61,7 @@ def test_the_overview_shows_the_broker_and_counts_the_tasks(journal_queue: Queue
 
 def test_a_task_is_cancelled_and_retried_from_the_page(journal_queue: Queue, serve: Serve, page: Page) -> None:
     queue = journal_queue
-    queue.start("broker")
-    until("there is a broker", lambda: (queue.folder / "data/journal/0/lease.json").exists())
+    broker_of(queue)
     task = queue.submit("report", {"name": "Ada"})
     page.open(serve(queue, "--allow-actions"), f"tasks/{task}")
     page.wait_for(".card-input", "Ada")
@@ -67,14 +77,13 @@ def test_a_task_is_cancelled_and_retried_from_the_page(journal_queue: Queue, ser
 
 def test_workers_are_those_that_report_themselves(journal_queue: Queue, serve: Serve, page: Page) -> None:
     queue = journal_queue
-    queue.start("broker")
-    until("there is a broker", lambda: (queue.folder / "data/journal/0/lease.json").exists())
+    broker_of(queue)
     page.open(serve(queue), "workers")
     page.wait_for(".empty", "connected to the broker")
     slow = queue.submit("slow")
     ada = queue.worker("ada", {"slow": queue.hanging_program()}, "--concurrency", 3, "--lease-secs", 3)
     page.wait_for("tbody .pill", "alive")
-    page.wait_for("tbody tr", slow[:8])
+    page.wait_for("tbody tr", slow[-8:])
     row = page.text("tbody tr")
     assert all(word in row for word in ("ada", "slow", "3", str(ada.pid))), row
     killed(ada)
@@ -93,7 +102,7 @@ def test_the_page_says_that_there_is_no_broker_until_there_is_one(journal_queue:
         page.size(*size)
         assert not page.is_wider_than_the_window(), size
     page.size(*DESKTOP)
-    broker = queue.start("broker")
+    broker = broker_of(queue)
     page.wait_for("section.card-broker .pill", "serving")
     page.until("the banner disappears", lambda: page.text("#banner") == "")
     killed(broker)

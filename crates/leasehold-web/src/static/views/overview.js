@@ -106,7 +106,7 @@ function absence({ last, absent_secs: secs }) {
   const since = ['No broker has been reached for ', lasting(secs), '. '];
   if (!last) return [...since, 'This queue has never had one; start a worker, `leasehold up` or `leasehold broker`.'];
   const process = `process ${last.pid} on host ${last.host}`;
-  if (last.state === 'held') return [...since, `The lease is held by ${process} until `, time(last.expires_at), '; from here it cannot be reached.'];
+  if (last.state === 'held') return [...since, `The lease is held by ${process}, which cannot be reached from here; it expires `, time(last.expires_at), ' unless it is renewed.'];
   const end = last.state === 'released' ? 'released its lease ' : 'has a lease that expired ';
   return [...since, `The last one, ${process}, ${end}`, time(last.state === 'released' ? last.renewed_at : last.expires_at), '; start a worker, `leasehold up` or `leasehold broker`.'];
 }
@@ -185,6 +185,7 @@ function cost(data) {
     tasks && h('p', { class: 'soft' }, tasks.tasks > 0
       ? `${counted(tasks.tasks, 'task')} took ${counted(tasks.requests, 'request')}${amount(tasks.usd)}. Polling for work is not included.`
       : 'No tasks submitted yet.'),
+    data.broker?.is_reached && h('p', { class: 'soft' }, 'The broker answers this page from memory: viewers and samples cost no request to the store.'),
     h('p', { class: 'soft own-cost' }, 'This dashboard: ', h('b', {}, counted(sample.requests, 'request')), `${amount(sample.usd)}${sample.requests_per_hour ? `, about ${count(sample.requests_per_hour)} per hour` : ''}.`),
     purposes.length > 0 && h('details', {},
       h('summary', {}, `This process: ${counted(process.requests, 'request')}${amount(process.usd)}`),

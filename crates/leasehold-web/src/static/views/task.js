@@ -2,7 +2,7 @@
 
 import * as api from '../api.js';
 import { h } from '../dom.js';
-import { duration } from '../format.js';
+import { duration, shortId } from '../format.js';
 import { button, card, confirm, copyButton, facts, icon, lastingSince, note, now, pill, statusOf, tag, time } from '../parts.js';
 import { timeline } from '../timeline.js';
 
@@ -19,7 +19,7 @@ const ACTIONS = {
 };
 
 export const isLive = true;
-export const title = ({ task }) => `${task.task_type} ${task.id.slice(0, 8)}`;
+export const title = ({ task }) => `${task.task_type} ${shortId(task.id)}`;
 
 export async function load({ at }, before) {
   const id = at.rest[0];
