@@ -16,6 +16,8 @@ pub(crate) struct JournalView {
     pub(crate) workers: Option<Reading<Vec<JournalWorker>>>,
     /// Set while no broker can be reached.
     pub(crate) absence: Option<BrokerAbsence>,
+    /// True if it was logged that there is no broker.
+    is_outage_logged: bool,
     /// Place after the changes that were read.
     pub(crate) position: Option<ChangePosition>,
     /// Time of the last read of all tasks; none if it has to be repeated.
@@ -32,47 +34,25 @@ pub(crate) struct BrokerAbsence {
     pub(crate) last: Option<BrokerHolder>,
 }
 
-/// Change after an attempt to reach the broker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BrokerChange {
-    /// Nothing that is shown.
-    Same,
-    /// Its figures.
-    Figures,
-    /// None can be reached any longer.
-    Lost,
-    /// One can be reached again.
-    Reached,
-}
-
 impl JournalView {
-    /// Records the result of an attempt to reach the broker.
-    pub(crate) fn set_broker(&mut self, found: FoundBroker, at: Instant) -> BrokerChange {
+    /// Records the result of an attempt to reach the broker. Returns true if something that is shown has changed.
+    pub(crate) fn set_broker(&mut self, found: FoundBroker, at: Instant) -> bool {
         match found {
             FoundBroker::Reached(status) => {
-                let is_same =
-                    self.broker.as_ref().is_some_and(|before| shown(&before.value) == shown(&status));
-                self.broker = Some(Reading { at, value: *status });
-                match self.absence.take() {
-                    Some(_) => BrokerChange::Reached,
-                    None if is_same => BrokerChange::Same,
-                    None => BrokerChange::Figures,
-                }
+                let before = self.broker.replace(Reading { at, value: *status });
+                let was_absent = self.absence.take().is_some();
+                let is_same = before
+                    .zip(self.broker.as_ref())
+                    .is_some_and(|(before, now)| shown(&before.value) == shown(&now.value));
+                was_absent || !is_same
             }
             FoundBroker::Unreached(last) => {
-                let reached_at = self.broker.as_ref().map(|broker| broker.at);
-                match &mut self.absence {
-                    Some(absence) => {
-                        absence.attempts += 1;
-                        let is_same = absence.last == last;
-                        absence.last = last;
-                        if is_same { BrokerChange::Same } else { BrokerChange::Figures }
-                    }
-                    none => {
-                        *none = Some(BrokerAbsence { since: reached_at.unwrap_or(at), attempts: 1, last });
-                        BrokerChange::Lost
-                    }
-                }
+                let since = self.broker.as_ref().map_or(at, |broker| broker.at);
+                let before = self.absence.take();
+                let is_same = before.as_ref().is_some_and(|before| before.last == last);
+                let (since, attempts) = before.map_or((since, 0), |before| (before.since, before.attempts));
+                self.absence = Some(BrokerAbsence { since, attempts: attempts + 1, last });
+                !is_same
             }
         }
     }
@@ -80,6 +60,11 @@ impl JournalView {
     /// State of the broker, if it can be reached.
     pub(crate) fn reached(&self) -> Option<&Reading<BrokerStatus>> {
         self.broker.as_ref().filter(|_| self.absence.is_none())
+    }
+
+    /// Records whether there is an outage; returns true if that is news.
+    pub(crate) fn note_outage(&mut self, is_outage: bool) -> bool {
+        std::mem::replace(&mut self.is_outage_logged, is_outage) != is_outage
     }
 
     /// True if no broker could be reached for at least `down_after`, and more than once.

@@ -173,7 +173,7 @@ fn a_dashboard_of_a_journal_shows_that_there_is_no_broker_and_finds_the_next_one
     let answer = ask(&address, &format!("POST /api/tasks/{id}/retry"), "x-leasehold: 1\r\n");
     assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
     let end = dashboard.interrupt();
-    assert_eq!(end.matches("dashboard cannot reach a broker").count(), 2, "{end}");
+    assert!(!end.contains("cannot reach"), "it is logged after a minute: {end}");
     assert!(end.ends_with("--- exit code 0"), "{end}");
 }
 

@@ -21,7 +21,6 @@ use leasehold_queue::{ChangePage, FoundBroker, JournalQueue, JournalSample, Queu
 use leasehold_store::host::Instant;
 
 use super::{IDLE_INTERVAL, PAGE, RETRY_EVERY, Shared, record, until_due};
-use crate::journal_view::BrokerChange;
 use crate::pace::SampleCost;
 use crate::snapshot::{DOWN_AFTER, Part, QueueSnapshot, Reading};
 use crate::table::RowChange;
@@ -48,12 +47,16 @@ pub(crate) async fn sample(shared: &Shared) -> Duration {
 fn every(shared: &Shared, is_viewed: bool, cost: SampleCost) -> Duration {
     let snapshot = shared.snapshot();
     let absence = snapshot.journal.absence.as_ref();
+    let absent_for = absence.map(|absence| shared.host().instant().since(absence.since));
     if is_viewed {
-        return shared.pace.journal_every(cost, absence.is_none());
+        return shared.pace.journal_every(cost, absent_for);
     }
     // `/healthz` tells a broker that is replaced from one that is missing.
-    let is_new = absence.is_some_and(|absence| shared.host().instant().since(absence.since) <= DOWN_AFTER);
-    if is_new || snapshot.is_failing(Part::Journal) { RETRY_EVERY } else { IDLE_INTERVAL }
+    if absent_for.is_some_and(|absent| absent <= DOWN_AFTER) || snapshot.is_failing(Part::Journal) {
+        RETRY_EVERY
+    } else {
+        IDLE_INTERVAL
+    }
 }
 
 async fn read(shared: &Shared, journal: &JournalQueue, at: Instant, is_viewed: bool) -> Result<()> {
@@ -91,8 +94,7 @@ async fn find_broker(shared: &Shared, journal: &JournalQueue, at: Instant) -> Re
     let has_broker = matches!(found, FoundBroker::Reached(_));
     let workers = if has_broker { journal.workers().await? } else { None };
     let mut snapshot = shared.snapshot_mut();
-    let change = snapshot.journal.set_broker(found, at);
-    let mut is_changed = change != BrokerChange::Same;
+    let mut is_changed = snapshot.journal.set_broker(found, at);
     if let Some(value) = workers {
         let known = snapshot.journal.workers.replace(Reading { at, value });
         let workers = snapshot.journal.workers.as_ref().map(|workers| &workers.value);
@@ -101,13 +103,14 @@ async fn find_broker(shared: &Shared, journal: &JournalQueue, at: Instant) -> Re
     if is_changed {
         snapshot.bump_revision();
     }
+    // As an outage of the store: a broker may be replaced, or about to serve, at any moment.
+    let is_outage = snapshot.journal.is_without_broker(at, DOWN_AFTER);
+    let is_news = snapshot.journal.note_outage(is_outage);
     drop(snapshot);
-    match change {
-        BrokerChange::Lost => {
-            tracing::warn!("dashboard cannot reach a broker of the queue, reading its log; retrying");
-        }
-        BrokerChange::Reached => tracing::warn!("dashboard can reach the broker of the queue again"),
-        BrokerChange::Same | BrokerChange::Figures => {}
+    if is_news && is_outage {
+        tracing::warn!("dashboard cannot reach a broker of the queue, retrying");
+    } else if is_news {
+        tracing::warn!("dashboard can reach the broker of the queue again");
     }
     Ok(has_broker)
 }

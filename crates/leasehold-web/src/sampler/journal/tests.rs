@@ -218,6 +218,7 @@ async fn without_a_broker_the_log_is_read_less_often_and_health_is_bad_after_a_m
     );
     assert_eq!(overview["counts"]["due"], 1, "it is read from the log");
     assert_eq!(dashboard.health().await, 200, "it may be replaced at any moment");
+    dashboard.serve(1, 60).await;
     let before = dashboard.requests();
     dashboard.serve(10, 300).await;
     let each = (dashboard.requests() - before) as f64 / 10.0;
