@@ -8,6 +8,7 @@ use leasehold_queue::{
 };
 use leasehold_worker::{Shutdown, Worker, WorkerOptions};
 use serde_json::Value;
+use std::time::Duration;
 
 use crate::SharedFolder;
 
