@@ -70,12 +70,12 @@ impl RefreshPace {
     /// Interval between samples of a journal while it is viewed. The broker answers from memory, and its time is limited as that of
     /// a folder. Without a broker each sample takes about five gets; one that was replaced is found soon.
     pub(crate) fn journal_every(self, last: SampleCost, absent_for: Option<Duration>) -> Duration {
-        let least = match (self, absent_for) {
+        let shortest = match (self, absent_for) {
             (_, None) => Self::Folder.min_interval(),
             (Self::Bucket, Some(absent)) if absent > DOWN_AFTER => LOG_INTERVAL,
             (_, Some(_)) => Self::Bucket.min_interval(),
         };
-        least.max(last.time * (PAUSE_RATIO + 1))
+        shortest.max(last.time * (PAUSE_RATIO + 1))
     }
 
     /// Interval between reads of leases while they are viewed. Shard leases last 30 s by default, worker leases as long or

@@ -100,6 +100,7 @@ impl JournalQueue {
 
     /// Lists archived tasks, those that have ended last: all of the objects that are needed for this many. They are not in order.
     /// Requests: those that find the broker, and 1 get per object, of up to 4 MiB.
+    #[must_use]
     pub fn newest_archived(&self, tasks: u64) -> BoxStream<'_, Result<Task>> {
         let objects = stream::once(async move {
             match self.read(StateQuery::NewestArchived { tasks }, Freshness::Confirmed).await? {

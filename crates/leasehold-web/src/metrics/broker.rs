@@ -5,6 +5,13 @@ use leasehold_queue::{BrokerStatus, JournalWorkerState};
 use super::MetricsText;
 use crate::journal_view::JournalView;
 
+const WORKER_STATES: [JournalWorkerState; 4] = [
+    JournalWorkerState::Alive,
+    JournalWorkerState::Stopping,
+    JournalWorkerState::Dead,
+    JournalWorkerState::Unknown,
+];
+
 pub(super) fn broker(view: &JournalView, text: &mut MetricsText) {
     let Some(reached) = view.reached() else {
         if view.absence.is_some() {
@@ -20,8 +27,7 @@ pub(super) fn broker(view: &JournalView, text: &mut MetricsText) {
     }
     if let Some(seen) = &view.workers {
         text.family("leasehold_workers", "gauge", "Workers that report themselves to the broker, by state.");
-        use JournalWorkerState::{Alive, Dead, Stopping, Unknown};
-        for state in [Alive, Stopping, Dead, Unknown] {
+        for state in WORKER_STATES {
             let count = seen.value.iter().filter(|worker| worker.state == state).count();
             text.sample(&[("state", state.name())], count);
         }

@@ -77,7 +77,7 @@ def test_a_task_is_cancelled_and_retried_from_the_page(journal_queue: Queue, ser
 
 def test_workers_are_those_that_report_themselves(journal_queue: Queue, serve: Serve, page: Page) -> None:
     queue = journal_queue
-    broker_of(queue)
+    broker = broker_of(queue)
     page.open(serve(queue), "workers")
     page.wait_for(".empty", "connected to the broker")
     slow = queue.submit("slow")
@@ -88,6 +88,8 @@ def test_workers_are_those_that_report_themselves(journal_queue: Queue, serve: S
     assert all(word in row for word in ("ada", "slow", "3", str(ada.pid))), row
     killed(ada)
     page.wait_for("tbody .pill", "dead")
+    killed(broker)
+    page.wait_for("main p", "As the last broker knew them")
 
 
 def test_the_page_says_that_there_is_no_broker_until_there_is_one(journal_queue: Queue, serve: Serve, page: Page) -> None:

@@ -4,7 +4,7 @@
 import * as api from '../api.js';
 import { h } from '../dom.js';
 import { count, counted, shortId } from '../format.js';
-import { empty, heading, loadingText, pill, plainTable, time } from '../parts.js';
+import { empty, heading, loadingText, now, pill, plainTable, time } from '../parts.js';
 import { link, taskLink } from '../router.js';
 
 /** Largest number of a worker's running tasks that are listed; the rest is counted. */
@@ -22,6 +22,7 @@ export function render({ workers, age_secs: age }, { overview }) {
   const isJournal = overview.layout === 'journal';
   return [
     heading('Workers', h('span', { class: 'soft' }, counted(workers.length, 'worker'))),
+    isJournal && overview.broker?.is_reached === false && age !== null && h('p', { class: 'soft' }, 'As the last broker knew them, ', time(new Date(now() - age * 1000).toISOString()), '.'),
     h('section', { class: 'card flush' }, workers.length === 0
       ? age === null && overview.broker?.is_reached !== false ? loadingText() : empty('No workers yet', isJournal ? NONE_REPORTED : NONE_LEASED, `leasehold worker --exec 'greet=./greet.sh'`)
       : plainTable('Workers', isJournal ? REPORTED : LEASED, workers.map(isJournal ? reportedRow : leasedRow), { isStacked: true })),
