@@ -221,8 +221,9 @@ async fn without_a_broker_the_log_is_read_less_often_and_health_is_bad_after_a_m
     dashboard.serve(1, 60).await;
     let before = dashboard.requests();
     dashboard.serve(10, 300).await;
-    let each = (dashboard.requests() - before) as f64 / 10.0;
-    assert!((3.0..=6.0).contains(&each), "{each} requests for each of ten samples");
+    // Two of the lease and one beyond the end of the log; the process has no connection that it could try.
+    let requests = dashboard.requests() - before;
+    assert!((30..=60).contains(&requests), "{requests} requests for ten samples");
     assert_eq!(dashboard.health().await, 503);
     let metrics = dashboard.metrics().await;
     assert!(metrics.contains("\nleasehold_broker_reachable 0\n"), "{metrics}");
@@ -374,6 +375,5 @@ async fn workers_that_report_themselves_are_shown_with_their_types_and_tasks() {
         fixture.queue.cancel(&waiting).await.unwrap();
         shutdown.abort();
     };
-    let (worked, ()) = futures::future::join(working, viewing).await;
-    worked.unwrap();
+    futures::future::join(working, viewing).await.0.unwrap();
 }
