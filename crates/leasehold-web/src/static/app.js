@@ -64,7 +64,9 @@ const context = (at) => ({
 async function draw({ isNew }) {
   const visit = state.visit;
   const { at, view } = current();
-  const data = await view.load(context(at), isNew ? null : state.shown?.data);
+  // The address may have changed during a poll: the data shown may be that of another view.
+  const known = !isNew && state.shown?.view === view ? state.shown.data : null;
+  const data = await view.load(context(at), known);
   if (visit !== state.visit) return;
   announce(view, state.shown?.view === view && !isNew ? state.shown.data : null, data);
   state.shown = { view, data };
