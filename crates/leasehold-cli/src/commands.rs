@@ -217,10 +217,7 @@ async fn run_command(
             let advice = "its only lease is that of the broker, which expires by itself; `leasehold broker status` shows it";
             leases::run_break(objects(queue, "leases break", advice)?, &args, printer).await
         }
-        Command::Dashboard(_) => {
-            objects(queue, "dashboard", dashboard::ADVICE)?;
-            dashboard::run(queue, settings, printer, shutdown).await
-        }
+        Command::Dashboard(_) => dashboard::run(queue, settings, printer, shutdown).await,
         Command::Tail(args) => tail::run(queue, &args, printer, &shutdown).await,
         Command::Artifact { .. }
         | Command::Outpost(_)

@@ -170,7 +170,6 @@ fn commands_of_the_other_layout_name_the_way_out() {
         &["quarantine", "tasks/0/x.json"],
         &["leases", "break", "worker:w"],
         &["monitor"],
-        &["dashboard"],
         &["worker", "--exec", "a=true", "--shard-leasing"],
         &["worker", "--exec", "a=true", "--direct"],
         &["worker", "--exec", "a=true", "--shards", "0"],

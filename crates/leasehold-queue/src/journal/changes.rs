@@ -117,7 +117,7 @@ impl JournalQueue {
     pub async fn changes(&self, since: Option<&ChangePosition>) -> Result<ChangePage> {
         let asked = since.cloned();
         let request = move |answer| BrokerRequest::Changes { since: asked, answer };
-        if let Some(page) = self.broker.ask_serving(request).await {
+        if let Some(page) = self.broker.ask_serving(&self.client, request).await {
             return page;
         }
         let needs = |replayed: &Replayed| replayed.changes.needs(since, &replayed.state);
