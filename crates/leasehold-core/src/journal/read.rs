@@ -257,6 +257,12 @@ impl JournalState {
         }
     }
 
+    /// True if a task is due. Takes time by the number of types.
+    #[must_use]
+    pub fn has_due(&self) -> bool {
+        self.indexes.types.rows().any(|row| !row.ready.is_empty())
+    }
+
     /// Workers that hold tasks, with the tasks of each.
     pub fn workers(&self) -> impl Iterator<Item = (&WorkerId, &BTreeSet<TaskId>)> {
         self.indexes.workers.iter()

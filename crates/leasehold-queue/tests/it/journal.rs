@@ -5,6 +5,7 @@ mod archive;
 mod damage;
 mod memory;
 mod operating;
+mod pacing;
 mod snapshots;
 mod transfers;
 
