@@ -6,7 +6,6 @@
 use bytes::{Bytes, BytesMut};
 use futures::future::{Either, select};
 use leasehold_core::{Error, Kind, Result};
-use leasehold_queue::LineChannel;
 use leasehold_store::Host;
 use std::io;
 use std::pin::pin;
@@ -14,6 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
+
+use crate::transport::LineChannel;
 
 /// Number of lines that wait in either direction: as many as fill a write.
 const LINES_MAX: usize = 256;

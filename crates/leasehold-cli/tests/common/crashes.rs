@@ -40,6 +40,8 @@ impl TestStore {
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = leasehold(args);
         command.args(["--store", &self.store]).envs(self.variables.iter().cloned());
+        // The audits read the objects of tasks.
+        command.env("LEASEHOLD_QUEUE_LAYOUT", "objects");
         command
     }
 

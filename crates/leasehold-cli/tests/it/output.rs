@@ -132,7 +132,7 @@ fn changing_tasks() {
 
 #[test]
 fn checking() {
-    let fixture = QueueFixture::new();
+    let fixture = QueueFixture::of_objects();
     let id = fixture.run(&["submit", "-t", "a"]);
     let objects =
         |root: &str| fixture.objects().into_iter().filter(|path| path.contains(root)).collect::<Vec<_>>();
@@ -176,7 +176,7 @@ fn checking() {
 /// The entry of a killed producer is no inconsistency: it is transient, and `check` prints when.
 #[test]
 fn checking_after_a_kill() {
-    let fixture = QueueFixture::new();
+    let fixture = QueueFixture::of_objects();
     let id = fixture.run(&["submit", "-t", "a"]);
     let task = fixture.objects().into_iter().find(|path| path.contains("/tasks/")).unwrap();
     assert!(task.contains(&id));
