@@ -8,6 +8,7 @@ use futures::future::{BoxFuture, join_all};
 use leasehold_core::{Error, HexName, Kind, Result};
 use leasehold_store::Client;
 use leasehold_store::host::{End, Instant, lock};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -40,11 +41,11 @@ const SLOW: Duration = Duration::from_secs(1);
 const SILENT_PAUSE: Duration = Duration::from_secs(30);
 
 impl BrokerConnections {
-    /// Creates a transport. A broker of this process is reached through a Unix socket, and from other hosts if there is an
-    /// address to listen on. Connecting to a broker of another host needs no address.
+    /// Creates a transport. A broker of this process is reached through a Unix socket (see [`UnixSockets::new`]), and from other
+    /// hosts if there is an address to listen on. Connecting to a broker of another host needs no address.
     #[must_use]
-    pub fn new(sockets: UnixSockets, listen: Option<NetworkListen>) -> Self {
-        Self { sockets, listen, silent: Arc::default() }
+    pub fn new(user_directory: PathBuf, listen: Option<NetworkListen>) -> Self {
+        Self { sockets: UnixSockets::new(user_directory), listen, silent: Arc::default() }
     }
 
     fn prepare_network(&self, store: &Client) -> Option<PreparedNetwork> {

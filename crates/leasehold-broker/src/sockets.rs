@@ -48,6 +48,17 @@ impl UnixSockets {
         Self { user_directory }
     }
 
+    /// Usual directory of this user for the sockets of queues in buckets: `leasehold` in `$XDG_RUNTIME_DIR`; without that
+    /// variable `leasehold-{uid}` in `$TMPDIR`, otherwise in `/tmp`.
+    #[must_use]
+    pub fn usual_directory() -> PathBuf {
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty());
+        runtime.map_or_else(
+            || std::env::temp_dir().join(format!("leasehold-{}", rustix::process::geteuid().as_raw())),
+            |runtime| PathBuf::from(runtime).join("leasehold"),
+        )
+    }
+
     fn directory(&self, store: &Client) -> Result<SocketDirectory> {
         SocketDirectory::of(store, &self.user_directory)
     }
@@ -81,19 +92,10 @@ impl UnixSockets {
 }
 
 impl Default for UnixSockets {
-    /// Creates a transport with the usual directory of this user: `leasehold` in `$XDG_RUNTIME_DIR`; without that variable
-    /// `leasehold-{uid}` in `$TMPDIR`, otherwise in `/tmp`.
+    /// Creates a transport with the [usual directory](Self::usual_directory) of this user.
     fn default() -> Self {
-        Self::new(usual_directory())
+        Self::new(Self::usual_directory())
     }
-}
-
-fn usual_directory() -> PathBuf {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty());
-    runtime.map_or_else(
-        || std::env::temp_dir().join(format!("leasehold-{}", rustix::process::geteuid().as_raw())),
-        |runtime| PathBuf::from(runtime).join("leasehold"),
-    )
 }
 
 impl BrokerTransport for UnixSockets {

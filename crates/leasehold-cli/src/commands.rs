@@ -361,7 +361,10 @@ pub(crate) fn config(settings: &typed::QueueSettings, by: &str) -> QueueConfig {
         by: by.into(),
         direct: settings.direct.clone(),
         broker_role: settings.broker_role,
-        transport: Some(Arc::new(BrokerConnections::new(UnixSockets::default(), settings.broker_listen))),
+        transport: Some(Arc::new(BrokerConnections::new(
+            UnixSockets::usual_directory(),
+            settings.broker_listen,
+        ))),
         ..QueueConfig::default()
     }
 }

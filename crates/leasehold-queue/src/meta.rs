@@ -108,6 +108,10 @@ impl QueueMeta {
         }
         let has = self.shard_prefix_len;
         match config.shard_prefix_len {
+            Some(wanted) if self.layout == LayoutName::Journal => Err(Error::invalid(format!(
+                "shard_prefix_len is set to {wanted}, but this queue has the layout `journal`, which has no shards; remove the \
+                 setting, or use a queue that was created with `--layout objects`"
+            ))),
             Some(wanted) if wanted != has.digits() => Err(Error::invalid(format!(
                 "shard_prefix_len is set to {wanted}, but this queue has {}; remove the setting, or correct it",
                 has.digits()

@@ -1,7 +1,7 @@
 //! A bucket in memory, and processes on hosts that share nothing else.
 
 use bytes::Bytes;
-use leasehold_broker::{BrokerConnections, NetworkListen, UnixSockets};
+use leasehold_broker::{BrokerConnections, NetworkListen};
 use leasehold_core::{Kind, keys};
 use leasehold_queue::{BrokerAddress, LayoutName, NetworkAddress, Queue, QueueConfig};
 use leasehold_store::store::Answer;
@@ -79,8 +79,7 @@ impl SharedBucket {
     }
 
     async fn queue(&self, by: &str, client: Client, listen: Option<NetworkListen>) -> Queue {
-        let transport =
-            Some(Arc::new(BrokerConnections::new(UnixSockets::new(self.directory()), listen)) as _);
+        let transport = Some(Arc::new(BrokerConnections::new(self.directory(), listen)) as _);
         let layout = Some(LayoutName::Journal);
         let config = QueueConfig { layout, by: by.to_owned(), transport, ..QueueConfig::default() };
         Queue::with_config(client, config).await.unwrap()

@@ -1,6 +1,6 @@
 //! Processes on several hosts: those without the socket of the broker connect over TLS.
 
-use leasehold_broker::{BrokerConnections, NetworkListen, UnixSockets};
+use leasehold_broker::{BrokerConnections, NetworkListen};
 use leasehold_core::{HexName, Kind, Status};
 use leasehold_queue::BrokerTransport;
 use serde_json::Value;
@@ -113,7 +113,7 @@ async fn a_socket_of_another_boot_is_not_used() {
     broker.submit("first", Value::Null).await.unwrap();
     let mut address = bucket.address().await;
     assert!(address.boot.is_some());
-    let transport = BrokerConnections::new(UnixSockets::new(bucket.directory()), None);
+    let transport = BrokerConnections::new(bucket.directory(), None);
     // As if the socket were in a directory that hosts share: the connection would be refused, which is no evidence.
     (address.boot, address.network) = (Some("another".to_owned()), None);
     let connected = transport.connect(&bucket.client(), &address, &HexName::from_random(1)).await;
@@ -127,7 +127,7 @@ async fn a_refused_connection_of_the_network_is_no_evidence_that_a_broker_has_en
     bucket.broker(loopback()).await.close().await.unwrap();
     // The address of a broker that no longer listens.
     let address = bucket.address().await;
-    let transport = BrokerConnections::new(UnixSockets::new(bucket.directory()), None);
+    let transport = BrokerConnections::new(bucket.directory(), None);
     let error = transport.connect(&bucket.client(), &address, &HexName::from_random(1)).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
     assert!(error.to_string().contains("failed to connect to the broker at 127.0.0.1:"), "{error}");

@@ -2,7 +2,7 @@
 //! still, so only what a test does ends a connection.
 
 use leasehold_broker::testing::{Impostor, TlsProbe, connect_from};
-use leasehold_broker::{BrokerConnections, NetworkListen, UnixSockets};
+use leasehold_broker::{BrokerConnections, NetworkListen};
 use leasehold_core::{HexName, Kind, keys};
 use leasehold_http::testing::{ManualHost, within_timeout};
 use leasehold_queue::{
@@ -42,8 +42,7 @@ impl TestListener {
 
     async fn over(store: Client, host: ManualHost) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let transport =
-            BrokerConnections::new(UnixSockets::new(directory.path().to_owned()), Some(loopback()));
+        let transport = BrokerConnections::new(directory.path().to_owned(), Some(loopback()));
         let instance = HexName::from_random(7);
         let prepared = transport.prepare(&store, &instance).unwrap();
         let network = prepared.address.network.clone().unwrap();
@@ -243,7 +242,7 @@ async fn a_broker_that_does_not_answer_is_tried_again_half_a_minute_later() {
 #[expect(clippy::disallowed_methods, reason = "this process is not the broker")]
 async fn fake_broker() -> (TcpListener, BrokerConnections) {
     let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    (tcp, BrokerConnections::new(UnixSockets::new("unused".into()), None))
+    (tcp, BrokerConnections::new("unused".into(), None))
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ mod intruders;
 mod operating;
 mod sharing;
 
-use leasehold_broker::{BrokerConnections, UnixSockets};
+use leasehold_broker::BrokerConnections;
 use leasehold_queue::{BrokerRole, LayoutName, Queue, QueueConfig, QueueLocation};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,8 +34,7 @@ impl SharedFolder {
     }
 
     async fn process_as(&self, by: &str, broker_role: BrokerRole) -> Queue {
-        let transport =
-            Some(Arc::new(BrokerConnections::new(UnixSockets::new(self.path().join("of-user")), None)) as _);
+        let transport = Some(Arc::new(BrokerConnections::new(self.path().join("of-user"), None)) as _);
         let layout = Some(LayoutName::Journal);
         let config =
             QueueConfig { layout, by: by.to_owned(), broker_role, transport, ..QueueConfig::default() };

@@ -93,6 +93,9 @@ async fn a_queue_is_created_with_the_layout_that_is_wanted_and_keeps_it() {
     assert_eq!(error.kind(), Kind::Invalid);
     assert_eq!(audit::value(&world.store, "queue.json").await.unwrap().get("layout"), None, "the default");
     assert!(open(&world.store, None).await.unwrap().objects().is_ok());
+    let digits = QueueConfig { shard_prefix_len: Some(1), transport: None, ..QueueConfig::default() };
+    let error = Queue::with_config(client(&world, store.clone()), digits).await.unwrap_err();
+    assert!(error.to_string().contains("has the layout `journal`, which has no shards"), "{error}");
 }
 
 #[tokio::test]
