@@ -1,5 +1,5 @@
-//! `leasehold demo`: creates a queue in a temporary folder, runs tasks in two processes, kills the one that is the broker,
-//! recovers its tasks, and shows the history of one of them and what was written.
+//! `leasehold demo`: creates a queue in a temporary folder, runs tasks in two worker processes, kills the broker and one of the
+//! workers, recovers its tasks, and shows the history of one of them and what was written.
 
 use anyhow::Context;
 use futures::StreamExt;
@@ -64,45 +64,54 @@ async fn run_steps(
 
     step(
         3,
-        "Start two worker processes, alice and bob. One of them writes for both: it is the broker. Kill it (kill -9).",
+        "Start a broker, which writes for all, and two workers, alice and bob. Kill the broker (kill -9).",
     );
     // This process only reads from here on.
     let queue = connect(&client, BrokerRole::Never).await?;
     let demo = Demo { queue: &queue, host, bar: printer.bar(TASKS, "working") };
-    let mut alice = worker(program, folder, "alice")?;
-    demo.until_broker(&mut alice).await?;
-    let mut bob = worker(program, folder, "bob")?;
-    let killed = demo.kill_while_it_works(&mut alice).await?;
+    let mut broker = start(program, folder, &["broker"])?;
+    demo.until_broker(&mut broker).await?;
+    let mut alice = worker(program, folder, "alice", BrokerRole::Never)?;
+    let mut bob = worker(program, folder, "bob", BrokerRole::Auto)?;
+    while demo.finished().await? < TASKS / 8 {
+        ensure_running(&mut bob)?;
+        host.sleep(POLL_INTERVAL).await;
+    }
+    let by_broker = broker_of(&queue).await?.map(|status| status.commits);
+    broker.kill().await?;
+    let killed_at = host.instant();
+    demo.bar.suspend(|| line(printer.paint(Style::Bad, "   the broker was killed")));
+    demo.until_broker(&mut bob).await?;
+    let took = host.instant().since(killed_at).as_secs_f64();
+    let text = format!("   bob is the broker now, {took:.1} s later; running tasks have continued");
+    demo.bar.suspend(|| line(printer.paint(Style::Good, &text)));
+
+    demo.bar.suspend(|| step(4, "Kill alice, too, while it runs tasks."));
+    let orphaned = demo.kill_alice(&mut alice).await?;
     let text = format!(
         "   alice was killed; {} of its tasks stay claimed until their claims expire, after {LEASE_SECS} s",
-        killed.tasks.len()
+        orphaned.len()
     );
     demo.bar.suspend(|| line(printer.paint(Style::Bad, &text)));
-    let began = host.instant();
-    demo.until_broker(&mut bob).await?;
-    let took = host.instant().since(began).as_secs_f64();
-    let text = format!("   bob is the broker now, {took:.1} s later; its own tasks went on meanwhile");
-    demo.bar.suspend(|| line(printer.paint(Style::Good, &text)));
     while demo.finished().await? < TASKS {
         ensure_running(&mut bob)?;
         host.sleep(POLL_INTERVAL).await;
     }
     demo.bar.finish_and_clear();
-    let last = broker_of(&queue).await?;
+    let by_bob = broker_of(&queue).await?.map(|status| status.commits);
     stop(&mut bob).await?;
     line(printer.paint(Style::Good, "   bob has completed all tasks, including those of alice"));
 
-    step(4, "Show the history of a recovered task. It is stored with the task itself.");
+    step(5, "Show the history of a recovered task. It is stored with the task itself.");
     let tasks = all_tasks(&queue).await?;
     let completed = tasks.iter().filter(|task| task.status() == Status::Completed).count() as u64;
-    let recovered = tasks.iter().find(|task| killed.tasks.contains(&task.id)).or(tasks.first());
+    let recovered = tasks.iter().find(|task| orphaned.contains(&task.id)).or(tasks.first());
     if let Some(task) = recovered {
         print_history(task, queue.now()?.earliest, printer);
     }
 
-    step(5, "Show what the brokers have written: every change of a task is in a log on the disk.");
-    let terms = [("demo", submitted), ("alice", killed.figures), ("bob", last.map(|status| status.commits))];
-    print_writes(&terms);
+    step(6, "Show what was written: every change of a task, many of them with one write to the disk.");
+    print_writes(&[("demo", submitted), ("broker", by_broker), ("bob", by_bob)]);
     if completed != TASKS {
         let message = format!("demo completed only {completed} of {TASKS} tasks; please report it");
         return Err(Error::new(Kind::Internal, message).into());
@@ -154,14 +163,6 @@ async fn broker_of(queue: &Queue) -> anyhow::Result<Option<BrokerStatus>> {
     })
 }
 
-/// Worker that was killed.
-struct KilledWorker {
-    /// Tasks that it was running.
-    tasks: Vec<TaskId>,
-    /// What it had written as the broker when it was last asked.
-    figures: Option<CommitFigures>,
-}
-
 /// The queue while the workers run.
 struct Demo<'a> {
     queue: &'a Queue,
@@ -170,24 +171,23 @@ struct Demo<'a> {
 }
 
 impl Demo<'_> {
-    /// Waits until a worker is the broker.
-    async fn until_broker(&self, worker: &mut Child) -> anyhow::Result<()> {
-        while broker_of(self.queue).await?.map(|status| status.holder.pid) != worker.id() {
-            ensure_running(worker)?;
+    /// Waits until a process is the broker.
+    async fn until_broker(&self, process: &mut Child) -> anyhow::Result<()> {
+        while broker_of(self.queue).await?.map(|status| status.holder.pid) != process.id() {
+            ensure_running(process)?;
             self.host.sleep(POLL_INTERVAL / 10).await;
         }
         Ok(())
     }
 
-    /// Kills a worker when a quarter of the tasks is done and it runs some.
-    async fn kill_while_it_works(&self, worker: &mut Child) -> anyhow::Result<KilledWorker> {
+    /// Kills alice while it runs tasks, and returns those.
+    async fn kill_alice(&self, alice: &mut Child) -> anyhow::Result<Vec<TaskId>> {
         while self.finished().await? < TASKS / 4 || held_by_alice(self.queue).await?.is_empty() {
-            ensure_running(worker)?;
+            ensure_running(alice)?;
             self.host.sleep(POLL_INTERVAL).await;
         }
-        let figures = broker_of(self.queue).await?.map(|status| status.commits);
-        worker.kill().await?;
-        Ok(KilledWorker { tasks: held_by_alice(self.queue).await?, figures })
+        alice.kill().await?;
+        held_by_alice(self.queue).await
     }
 
     /// Number of tasks that are neither pending nor running.
@@ -199,11 +199,11 @@ impl Demo<'_> {
     }
 }
 
-fn ensure_running(worker: &mut Child) -> anyhow::Result<()> {
-    match worker.try_wait()? {
+fn ensure_running(process: &mut Child) -> anyhow::Result<()> {
+    match process.try_wait()? {
         None => Ok(()),
         Some(status) => {
-            let message = format!("a worker of the demo has ended: {status}; try again");
+            let message = format!("a process of the demo has ended: {status}; try again");
             Err(Error::new(Kind::Unavailable, message).into())
         }
     }
@@ -218,21 +218,19 @@ async fn stop(worker: &mut Child) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts a worker process, which is killed on drop.
-fn worker(program: &[OsString], folder: &Path, name: &str) -> anyhow::Result<Child> {
+/// Starts a worker process.
+fn worker(program: &[OsString], folder: &Path, name: &str, role: BrokerRole) -> anyhow::Result<Child> {
+    let (lease, exec) = (LEASE_SECS.to_string(), format!("{TYPE}=sleep 0.1"));
+    let args = ["worker", "--concurrency", "4", "--id", name, "--lease-secs", &lease, "--exec", &exec];
+    start(program, folder, &[&args[..], &["--broker-role", role.name()]].concat())
+}
+
+/// Starts a process of this program on the queue, which is killed on drop.
+fn start(program: &[OsString], folder: &Path, args: &[&str]) -> anyhow::Result<Child> {
     let (first, rest) = program.split_first().context("path of the leasehold program is unknown")?;
     let mut command = Command::new(first);
-    command
-        .args(rest)
-        .args(["worker", "--concurrency", "4", "--id", name])
-        .args(["--lease-secs", &LEASE_SECS.to_string()])
-        .args(["--exec", &format!("{TYPE}=sleep 0.1")])
-        .arg("--store")
-        .arg(folder)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true);
+    command.args(rest).args(args).arg("--store").arg(folder);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
     Ok(command.spawn()?)
 }
 
@@ -254,5 +252,5 @@ fn print_writes(terms: &[(&str, Option<CommitFigures>)]) {
             line(format_args!("   {name:<8} {records:>8} {commits:>8}"));
         }
     }
-    line("   (alice as of a moment before it was killed)");
+    line("   (the broker as of a moment before it was killed)");
 }

@@ -43,9 +43,9 @@ pub(crate) fn init(queue: &Queue, printer: &Printer) -> anyhow::Result<()> {
     match meta.layout {
         LayoutName::Objects => {
             let shards = meta.shard_prefix_len.count();
-            line(format_args!("queue with {shards} shards in {store} (layout objects)"));
+            line(format_args!("queue in {store}: layout objects, {shards} shards"));
         }
-        LayoutName::Journal => line(format_args!("queue with a journal in {store} (layout journal)")),
+        LayoutName::Journal => line(format_args!("queue in {store}: layout journal")),
     }
     Ok(())
 }

@@ -7,7 +7,10 @@ use crate::fixture::QueueFixture;
 
 /// Queue with one task in each of four statuses, of four types, run by worker `w1`.
 fn worked() -> QueueFixture {
-    let fixture = QueueFixture::new();
+    worked_in(QueueFixture::new())
+}
+
+fn worked_in(fixture: QueueFixture) -> QueueFixture {
     for (task_type, delay) in [("greet", "0"), ("refuse", "0"), ("later", "3600"), ("never", "3600")] {
         fixture.run(&["submit", "-t", task_type, "-i", "{\"name\": \"Ada\"}", "--delay", delay]);
     }
@@ -114,6 +117,11 @@ fn showing_tasks() {
     fixture.assert_filtered_output("wait", &["wait", &id_of(&fixture, "greet")]);
     fixture.assert_filtered_output("wait_too_long", &["wait", &id_of(&fixture, "later"), "--timeout", "0.1"]);
     fixture.assert_filtered_output("stats", &["stats"]);
+}
+
+#[test]
+fn counting_tasks_of_shards() {
+    worked_in(QueueFixture::of_objects()).assert_filtered_output("stats_of_objects", &["stats"]);
 }
 
 #[test]

@@ -106,7 +106,7 @@ pub(crate) fn is_dead(pid: &str) -> bool {
 
 #[test]
 fn tail_prints_each_new_change_once() {
-    let fixture = QueueFixture::new();
+    let fixture = QueueFixture::of_objects();
     fixture.run(&["submit", "-t", "before"]);
     let mut tail = RunningCommand::start(fixture.command(&["tail", "--every", "0.1"]));
     tail.until("watching");
@@ -363,6 +363,7 @@ fn up_creates_a_queue_shows_progress_and_ends_when_interrupted() {
     let mut up = RunningCommand::start(fixture.command(&["up", "--no-dashboard", "--exec", "greet=cat"]));
     up.until("0 pending");
     fixture.compare("up_interrupted", &up.interrupt());
+    let fixture = QueueFixture::of_objects();
     let mut up = RunningCommand::start(fixture.command(&["up", "--no-dashboard"]));
     up.until("0 pending");
     fixture.compare("up_without_programs", &up.interrupt());
