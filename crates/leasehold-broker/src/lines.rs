@@ -40,6 +40,7 @@ pub(crate) struct LineEnds {
 
 /// Limit of the time in which a stream makes no progress although this end waits for it.
 #[derive(Clone)]
+#[cfg_attr(not(feature = "network"), allow(dead_code, reason = "only streams of the network have a limit"))]
 pub(crate) struct StallLimit {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) wait: Duration,
@@ -177,6 +178,10 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     }
 
     /// Limits the time without progress, of both directions.
+    #[cfg_attr(
+        not(feature = "network"),
+        allow(dead_code, reason = "only streams of the network have a limit")
+    )]
     pub(crate) fn set_stall_limit(&mut self, stall: StallLimit) {
         self.stall = Some(stall);
     }

@@ -26,7 +26,7 @@ impl WorkerProcess {
             if matches!(&found, FoundBroker::Reached(status) if status.holder.pid == self.0.id()) {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            queue.host().sleep(Duration::from_millis(20)).await;
         }
         panic!("the worker did not become the broker");
     }
