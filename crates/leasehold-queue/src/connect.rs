@@ -53,8 +53,8 @@ pub struct QueueConfig {
     /// mount of several hosts, and with a setting that only this layout has (`shard_prefix_len`, `direct`,
     /// `needs_objects`).
     pub layout: Option<LayoutName>,
-    /// True if this client needs the layout `objects`, for example because its workers name shards: then a new queue gets it. An
-    /// existing queue is not changed.
+    /// True if this client needs the layout `objects`, for example because its workers name shards: then a new queue gets it,
+    /// unless `layout` names another. An existing queue is not changed.
     pub needs_objects: bool,
     /// Mode in which the store is opened. [`OpenMode::Create`], the default, creates a missing queue; with
     /// [`OpenMode::Write`] and [`OpenMode::Read`] a missing queue is an error.

@@ -39,9 +39,10 @@ pub(crate) async fn restored(place: QueueLocation, config: &QueueConfig) -> Resu
 /// Chooses the layout of a new queue. In a folder of this host every process can reach the broker. Elsewhere that depends on
 /// the network and on settings, so the layout `journal` is used on request only.
 pub(crate) fn layout_of_new_queue(client: &Client, config: &QueueConfig) -> Result<LayoutName> {
-    let needs_objects = config.needs_objects || config.shard_prefix_len.is_some() || config.direct.is_some();
+    let names_shards = config.shard_prefix_len.is_some() || config.direct.is_some();
+    let needs_objects = config.needs_objects || names_shards;
     match config.layout {
-        Some(LayoutName::Journal) if needs_objects => Err(Error::invalid(
+        Some(LayoutName::Journal) if names_shards => Err(Error::invalid(
             "a queue in the layout `journal` has no shards and no direct dispatch; remove the options about them, or create \
              the queue in the layout `objects`",
         )),

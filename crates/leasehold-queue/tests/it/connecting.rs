@@ -119,6 +119,11 @@ async fn a_new_queue_in_a_folder_of_this_host_has_a_journal_unless_it_needs_obje
         (FolderTime::Host, QueueConfig { shard_prefix_len: digits, ..default() }, LayoutName::Objects),
         (FolderTime::Host, QueueConfig { direct, ..default() }, LayoutName::Objects),
         (FolderTime::Host, QueueConfig { needs_objects: true, ..default() }, LayoutName::Objects),
+        (
+            FolderTime::Host,
+            QueueConfig { needs_objects: true, ..layout(LayoutName::Journal) },
+            LayoutName::Journal,
+        ),
     ] {
         assert_eq!(layout_in(time, config.clone()).await.unwrap(), expected, "{time:?} {config:?}");
     }
