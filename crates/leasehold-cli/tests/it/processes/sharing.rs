@@ -1,7 +1,7 @@
 use leasehold_store::testing::Lane;
 use leasehold_store::{Durability, FolderOptions, OpenOptions};
 
-use crate::common::crashes::{self, TestStore};
+use crate::common::crashes::{self, OF_OBJECTS, TestStore};
 use crate::common::{direct, sharing};
 
 /// Folder without fsync: these tests do not depend on durability.
@@ -9,7 +9,7 @@ fn folder(root: &std::path::Path) -> TestStore {
     let folder = FolderOptions { durability: Durability::Os, ..FolderOptions::default() };
     TestStore {
         store: root.to_str().unwrap().into(),
-        variables: vec![("LEASEHOLD_QUEUE_DURABILITY", "os".into())],
+        variables: vec![("LEASEHOLD_QUEUE_DURABILITY", "os".into()), (OF_OBJECTS.0, OF_OBJECTS.1.into())],
         options: OpenOptions { folder, ..OpenOptions::default() },
     }
 }
