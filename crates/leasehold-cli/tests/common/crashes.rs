@@ -21,8 +21,6 @@ pub(crate) async fn process_slot() -> SemaphorePermit<'static> {
     PROCESS_SLOTS.acquire().await.unwrap()
 }
 
-/// Variable for a folder whose queue is to have the layout `objects`: most audits read the objects of tasks.
-pub(crate) const OF_OBJECTS: (&str, &str) = ("LEASEHOLD_QUEUE_LAYOUT", "objects");
 /// Lease of workers that are killed: short, so that the tests wait little.
 const LEASE: Duration = Duration::from_secs(3);
 /// Attempts of a task: more than leases can expire while a busy machine stalls. Tasks that use up their attempts are tested

@@ -1,6 +1,7 @@
 use leasehold_store::OpenOptions;
 
-use crate::common::crashes::{self, OF_OBJECTS, TestStore};
+use super::OF_OBJECTS;
+use crate::common::crashes::{self, TestStore};
 
 fn folder(root: &std::path::Path) -> TestStore {
     let variables = vec![(OF_OBJECTS.0, OF_OBJECTS.1.into())];

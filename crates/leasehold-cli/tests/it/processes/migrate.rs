@@ -3,8 +3,9 @@ use leasehold_store::testing::Lane;
 use std::path::Path;
 use std::time::Duration;
 
+use super::OF_OBJECTS;
 use crate::common::assert_output;
-use crate::common::crashes::{OF_OBJECTS, TestStore};
+use crate::common::crashes::TestStore;
 use crate::common::migrating::{self, fill, migrate};
 
 fn folder(root: &Path) -> TestStore {

@@ -1,7 +1,8 @@
 use leasehold_store::testing::Lane;
 use leasehold_store::{Durability, FolderOptions, OpenOptions};
 
-use crate::common::crashes::{self, OF_OBJECTS, TestStore};
+use super::OF_OBJECTS;
+use crate::common::crashes::{self, TestStore};
 use crate::common::{direct, sharing};
 
 /// Folder without fsync: these tests do not depend on durability.
