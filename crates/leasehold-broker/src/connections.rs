@@ -6,9 +6,6 @@
 
 use futures::future::{BoxFuture, join_all};
 use leasehold_core::{Error, HexName, Kind, Result};
-use leasehold_queue::{
-    BrokerAddress, BrokerListener, BrokerTransport, LineChannel, NetworkAddress, PreparedListener,
-};
 use leasehold_store::Client;
 use leasehold_store::host::{End, Instant, lock};
 use std::path::PathBuf;
@@ -18,6 +15,9 @@ use tokio::sync::mpsc;
 
 use crate::network::{self, NetworkListen, PreparedNetwork};
 use crate::sockets::UnixSockets;
+use crate::transport::{
+    BrokerAddress, BrokerListener, BrokerTransport, LineChannel, NetworkAddress, PreparedListener,
+};
 
 /// Connections over Unix sockets and, between hosts, over TLS.
 #[derive(Debug, Clone)]

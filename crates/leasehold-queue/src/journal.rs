@@ -23,7 +23,7 @@
 //! | `request` | requests to a broker, and its answers |
 //! | `source` | source of tasks for workers |
 //! | `stage`, `status` | stages in the life of a broker; its state, for people |
-//! | `transport`, `wire` | connections to other processes, and the lines on them |
+//! | `wire` | the lines on connections to other processes, which `leasehold-broker` has |
 //! | `service`, `remote` | clients of a broker, and a broker in another process |
 //! | `query` | reads of the state |
 //! | `changes` | tasks that have changed lately |
@@ -57,7 +57,6 @@ mod snapshot;
 mod source;
 mod stage;
 mod status;
-mod transport;
 mod wire;
 
 pub use self::broker::maintenance::SnapshotLimits;
@@ -66,7 +65,7 @@ pub use self::sample::JournalSample;
 pub use self::status::{
     BrokerHolder, BrokerStatus, BrokerTerm, CommitFigures, FoundBroker, JournalWorker, JournalWorkerState,
 };
-pub use self::transport::{
+pub use leasehold_broker::{
     AcceptedClient, BrokerAddress, BrokerListener, BrokerTransport, ClientAccess, LeaseSecret, LineChannel,
     NetworkAddress, PreparedListener,
 };

@@ -278,10 +278,15 @@ impl Connection {
         let connect = || async {
             let Workload { mode, shard_len, .. } = self.workload;
             let direct = (mode == Mode::Direct).then(DirectDispatch::default);
-            let layout = if mode == Mode::Journal { LayoutName::Journal } else { LayoutName::Objects };
-            let shard_prefix_len = Some(shard_len.digits());
-            let config =
-                QueueConfig { shard_prefix_len, direct, layout: Some(layout), ..QueueConfig::default() };
+            let is_journal = mode == Mode::Journal;
+            let layout = if is_journal { LayoutName::Journal } else { LayoutName::Objects };
+            let config = QueueConfig {
+                shard_prefix_len: (!is_journal).then_some(shard_len.digits()),
+                direct,
+                layout: Some(layout),
+                transport: None,
+                ..QueueConfig::default()
+            };
             Queue::with_config(self.client.clone(), config).await.expect("no faults are injected")
         };
         self.queue.get_or_init(connect).await.clone()

@@ -8,7 +8,7 @@ use crate::until_stopped::{RunningCommand, until};
 
 #[test]
 fn a_dashboard_prints_its_address_as_json_and_serves_until_interrupted() {
-    let fixture = QueueFixture::with_queue();
+    let fixture = QueueFixture::with_queue_of_objects();
     let id = fixture.run(&["submit", "-t", "greet"]);
     let mut dashboard =
         RunningCommand::start(fixture.command(&["dashboard", "--port", "0", "--allow-actions", "--json"]));
@@ -25,7 +25,7 @@ fn a_dashboard_prints_its_address_as_json_and_serves_until_interrupted() {
 
 #[test]
 fn a_dashboard_shows_the_settings_and_hides_its_token() {
-    let fixture = QueueFixture::with_queue();
+    let fixture = QueueFixture::with_queue_of_objects();
     let command = ["dashboard", "--port", "0", "--json", "--token", "open-sesame"];
     let mut dashboard = RunningCommand::start(fixture.command(&command));
     let address = address(&dashboard.next_line().unwrap());
@@ -43,7 +43,7 @@ fn a_dashboard_shows_the_settings_and_hides_its_token() {
 
 #[test]
 fn a_reachable_dashboard_needs_a_token_of_sufficient_length() {
-    let fixture = QueueFixture::with_queue();
+    let fixture = QueueFixture::with_queue_of_objects();
     fixture.assert_filtered_output("dashboard_no_token", &["dashboard", "--host", "0.0.0.0", "--port", "0"]);
     fixture.assert_filtered_output("dashboard_short_token", &["dashboard", "--token", "abc"]);
     fixture.assert_filtered_output("dashboard_bad_host", &["dashboard", "--host", "queue.example.com"]);
@@ -52,7 +52,7 @@ fn a_reachable_dashboard_needs_a_token_of_sufficient_length() {
 
 #[test]
 fn up_serves_the_dashboard_beside_its_worker_and_the_next_one_finds_another_port() {
-    let fixture = QueueFixture::with_queue();
+    let fixture = QueueFixture::with_queue_of_objects();
     let mut first = RunningCommand::start(fixture.command(&["up", "--dashboard-port", "0"]));
     first.until("dashboard at");
     let taken = address(first.printed());
@@ -70,7 +70,7 @@ fn up_serves_the_dashboard_beside_its_worker_and_the_next_one_finds_another_port
 
 #[test]
 fn up_lets_viewers_change_tasks_if_asked_to() {
-    let fixture = QueueFixture::new();
+    let fixture = QueueFixture::of_objects();
     let id = fixture.run(&["submit", "-t", "greet"]);
     let mut up = RunningCommand::start(fixture.command(&["up", "--dashboard-port", "0", "--allow-actions"]));
     up.until("dashboard at");

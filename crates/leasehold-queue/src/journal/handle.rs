@@ -24,8 +24,8 @@ use super::remote::serve_remotely;
 use super::request::{AnswerTo, BrokerRequest, WorkerReport};
 use super::service::{ClientCount, serve_clients};
 use super::stage::{BrokerEnd, BrokerStage, StageSetter, StageView, stage};
-use super::transport::BrokerTransport;
 use crate::connect::{BrokerRole, QueueConfig};
+use leasehold_broker::BrokerTransport;
 
 /// Maximum number of brokers that one request starts: one may end before it has received the request.
 const STARTS_MAX: u32 = 3;

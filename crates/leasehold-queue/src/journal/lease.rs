@@ -28,8 +28,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::damage::missing_lease;
-use super::transport::BrokerAddress;
 use crate::lease::{HeldLease, Leases, Renewed, Taken, read_lease};
+use leasehold_broker::BrokerAddress;
 
 /// Field of the lease that outlives its holders (rule C2).
 const TRUSTED_UNTIL: &str = "trusted_until";

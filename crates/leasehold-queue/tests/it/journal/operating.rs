@@ -13,7 +13,7 @@ use crate::support::{mins, secs};
 impl Journal {
     async fn process_as(&self, broker_role: BrokerRole) -> Queue {
         let layout = Some(LayoutName::Journal);
-        let config = QueueConfig { layout, broker_role, ..QueueConfig::default() };
+        let config = QueueConfig { layout, broker_role, transport: None, ..QueueConfig::default() };
         Queue::with_config(Client::new(self.store.clone(), self.host.clone()), config).await.unwrap()
     }
 }
