@@ -22,7 +22,7 @@ pub struct JournalSample {
 }
 
 impl JournalQueue {
-    /// Counts the tasks, and reads those that have changed after a place; without one, only the current place. Requests: none while
+    /// Counts the tasks, and reads those that have changed after a position; without one, only the current position. Requests: none while
     /// the broker can be reached, otherwise those of one read without a connection.
     pub async fn sample(&self, since: Option<&ChangePosition>) -> Result<JournalSample> {
         let asked = since.cloned();
