@@ -58,8 +58,8 @@ pub(crate) struct RenewalEntry {
 
 /// Next work of the renewer.
 enum RenewerWork {
-    /// Renew these, and sleep until this time; forever if there is none.
-    Due(Vec<Arc<RunHandle>>, Option<i64>),
+    /// Renew these, and sleep for this time; forever if there is none.
+    Due(Vec<Arc<RunHandle>>, Option<Duration>),
     /// No more runs will come, and none waits.
     Closed,
 }
@@ -106,9 +106,13 @@ impl Renewals {
         if due.is_empty() && state.first.is_empty() && state.is_closed {
             return RenewerWork::Closed;
         }
-        let next = state.first.first_key_value().map(|((due, _), _)| *due);
-        state.wakes_at = next.unwrap_or(i64::MAX);
-        RenewerWork::Due(due, next)
+        // By the clock that is due first: after the boot clock has missed some time, the claim would have expired by its time.
+        let left = |((due, _), (_, wall_due)): (&FirstRenewal, &(Arc<RunHandle>, WallTime))| {
+            (due - now.boot_ns).min(wall_due - now.wall_ns)
+        };
+        let left_ns = state.first.iter().map(left).min();
+        state.wakes_at = left_ns.map_or(i64::MAX, |left_ns| now.boot_ns.saturating_add(left_ns));
+        RenewerWork::Due(due, left_ns.map(|left_ns| Duration::from_nanos(left_ns.max(0).unsigned_abs())))
     }
 }
 
@@ -123,12 +127,12 @@ pub(crate) async fn run(host: Arc<dyn Host>, status: Arc<dyn SourceStatus>, rene
     let mut renewing = FuturesUnordered::new();
     loop {
         let now = host.instant();
-        let RenewerWork::Due(due, next) = renewals.take_due(now) else {
+        let RenewerWork::Due(due, left) = renewals.take_due(now) else {
             return renewing.for_each(|()| async {}).await;
         };
         renewing.extend(due.into_iter().map(|run| Box::pin(renew(host.clone(), status.clone(), run))));
-        let rested = match next {
-            Some(next) => host.sleep(Instant { boot_ns: next, ..now }.since(now)),
+        let rested = match left {
+            Some(left) => host.sleep(left),
             None => std::future::pending().boxed(),
         };
         let changed = pin!(renewals.changed.notified());
@@ -177,3 +181,6 @@ async fn renew(host: Arc<dyn Host>, status: Arc<dyn SourceStatus>, run: Arc<RunH
         };
     }
 }
+
+#[cfg(test)]
+mod tests;

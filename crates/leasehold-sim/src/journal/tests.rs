@@ -27,3 +27,10 @@ fn the_journal_keeps_its_promises_without_faults() {
 fn a_reader_that_is_slower_than_snapshots_reports_no_damage() {
     play(7_300_478, &Options { faults: "wild,date-jump=0".parse().unwrap(), ..Options::default() });
 }
+
+/// A worker whose clock of the store is uncertain trusts a claim until its first renewal is due, and its boot clock misses some
+/// time before that.
+#[test]
+fn a_worker_whose_boot_clock_has_missed_time_does_not_trust_an_expired_claim() {
+    play(146, &Options { faults: "wild,date-jump=0".parse().unwrap(), ..Options::default() });
+}
