@@ -15,6 +15,7 @@ from ._connection import Connection
 from ._errors import Error, Invalid
 from ._handlers import Context
 from ._models import Counts, Submitted
+from ._processes import Processes
 from ._queue import ConnectOptions, NewTask, address
 from ._task_function import TaskDecorator, TaskFunction, TaskOptions
 from ._worker import WorkerOptions
@@ -74,7 +75,7 @@ class Leasehold:
     @property
     def task(self) -> TaskDecorator:
         """Decorator that makes a function a task: `@app.task`, or `@app.task(max_attempts=5)`. See `TaskDecorator`."""
-        return TaskDecorator(self, None, {})
+        return TaskDecorator(self, None, False, {})
 
     @property
     def tasks(self) -> Mapping[str, TaskFunction[..., Any, Any]]:
@@ -135,11 +136,14 @@ class Leasehold:
             raise Invalid("the application has no tasks: import the modules that define them")
         queue = self._connection.queue()
         worker = sync.Worker(queue, id, shards, **options)
-        for task in self._tasks.values():
-            worker._worker._add(task.name, _handler(task, self._middleware), task.max_attempts, None)
         with contextlib.ExitStack() as entered:
-            for lifespan in self._lifespans:
-                entered.enter_context(_lifespan(queue, lifespan))
+            processes = None
+            if any(task.is_in_process for task in self._tasks.values()):
+                processes = Processes()
+                entered.callback(processes.close)
+            for task in self._tasks.values():
+                worker._worker._add(task.name, handler_of(task, processes), task.max_attempts, None)
+            self._enter_lifespans(entered, queue)
             log.info("worker starts on %s, tasks: %s", self._where, ", ".join(self._tasks))
             counts = worker.run(drain=drain)
             log.info("worker has ended: %d completed, %d failed", counts.completed, counts.failed)
@@ -149,10 +153,19 @@ class Leasehold:
         """Closes the connection of this process. Called at exit; the next call opens it again."""
         self._connection.close()
 
+    def _enter_lifespans(self, entered: contextlib.ExitStack, queue: sync.Queue | None) -> None:
+        """Enters all lifespans; the async ones on the event loop of a queue, or not at all."""
+        for lifespan in self._lifespans:
+            if not inspect.isasyncgenfunction(lifespan):
+                entered.enter_context(contextlib.contextmanager(lifespan)())  # type: ignore[arg-type]
+            elif queue is not None:
+                entered.enter_context(_async_lifespan(queue, lifespan))
+
     def _add(
         self,
         function: Callable[..., Any],
         name: str | None,
+        is_in_process: bool,
         options: TaskOptions,
         names: Mapping[str, Any] | None,
     ) -> TaskFunction[..., Any, Any]:
@@ -161,7 +174,7 @@ class Leasehold:
             raise Invalid(f"{function!r} has no name; write @app.task(name=…)")
         if name in self._tasks:
             raise Invalid(f"there are two tasks with the name `{name}`; write @app.task(name=…) for one of them")
-        task = TaskFunction[..., Any, Any](self, name, function, options, names)
+        task = TaskFunction[..., Any, Any](self, name, function, is_in_process, options, names)
         self._tasks[name] = task
         return task
 
@@ -173,12 +186,7 @@ def _check_generator(what: str, function: object, may_be_async: bool) -> None:
 
 
 @contextlib.contextmanager
-def _lifespan(queue: sync.Queue, lifespan: Lifespan) -> Iterator[None]:
-    """Enters a lifespan; an async one on the event loop of the queue."""
-    if not inspect.isasyncgenfunction(lifespan):
-        with contextlib.contextmanager(lifespan)():  # type: ignore[arg-type]
-            yield
-        return
+def _async_lifespan(queue: sync.Queue, lifespan: Callable[[], AsyncIterator[None]]) -> Iterator[None]:
     manager = contextlib.asynccontextmanager(lifespan)()
     queue._thread.run(manager.__aenter__())
     # The end of a worker is no exception: it has none to raise at the `yield`.
@@ -204,9 +212,15 @@ def _around(middleware: Sequence[Middleware], ctx: Context) -> Iterator[None]:
     raise failure
 
 
-def _handler(task: TaskFunction[..., Any, Any], middleware: Sequence[Middleware]) -> Callable[[Context, Any], Any]:
+def handler_of(
+    task: TaskFunction[..., Any, Any], processes: Processes | None = None
+) -> Callable[[Context, Any], Any]:
     """Returns the worker's handler of a task: it takes the context and the task's input."""
     function, decode, takes_context = task.function, task.arguments.decode, task.arguments.takes_context
+    middleware = task.app._middleware
+
+    if processes is not None and task.is_in_process:
+        return lambda ctx, input: processes.run(task, ctx, input)
 
     if task.is_async:
 

@@ -249,7 +249,7 @@ async def run_async(handler: Handler[..., Any], run: _native.Run) -> None:
             run.snooze(_LOOP_END_DELAY_SECS)
         else:
             # Raised by the handler itself.
-            _without_own_frames(error)
+            without_own_frames(error)
             _log_failure(handler, run, error)
             run.fail("CancelledError: the handler cancelled itself", None)
     except GeneratorExit as error:
@@ -293,10 +293,10 @@ def _complete(run: _native.Run, output: object, saw_cancel: bool) -> None:
     if saw_cancel and run.is_cancelled():
         run.release()
     else:
-        run.complete(_encode_output(output))
+        run.complete(encode_output(output))
 
 
-def _encode_output(output: object) -> str:
+def encode_output(output: object) -> str:
     try:
         return encode("output", output)
     except Invalid as error:
@@ -310,7 +310,7 @@ def _record_failure(handler: Handler[..., Any], run: _native.Run, error: BaseExc
         if isinstance(error, Snooze):
             run.snooze(error.seconds)
             return
-        _without_own_frames(error)
+        without_own_frames(error)
         text = _format_error(error)
         _log_failure(handler, run, error)
         if isinstance(error, Permanent):
@@ -329,7 +329,7 @@ def _log_failure(handler: Handler[..., Any], run: _native.Run, error: BaseExcept
     log.warning("attempt failed task=%s task_type=%s attempt=%d", id, name, attempt, exc_info=error)
 
 
-def _without_own_frames(error: BaseException | None) -> None:
+def without_own_frames(error: BaseException | None) -> None:
     """Drops the frames of this package that precede a frame of the application: they do not belong to the handler."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:

@@ -7,7 +7,7 @@ import difflib
 import functools
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, final, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack, final, overload
 
 from ._arguments import Arguments
 from ._errors import Invalid, NotCompleted
@@ -81,6 +81,7 @@ class TaskFunction(Generic[P, R, T]):
         app: Leasehold,
         name: str,
         function: Callable[..., R],
+        is_in_process: bool,
         options: TaskOptions,
         names: Mapping[str, Any] | None,
     ) -> None:
@@ -90,7 +91,10 @@ class TaskFunction(Generic[P, R, T]):
         self.function = function
         self.arguments = Arguments(function, names)
         self.is_async = is_async_function(function)
+        self.is_in_process = is_in_process
         self.max_attempts = options.get("max_attempts")
+        if is_in_process and self.is_async:
+            raise Invalid(f'executor="process" is for functions that are not async; {name} is async')
         self._options = options
 
     def __repr__(self) -> str:
@@ -170,9 +174,10 @@ class _Anything:
 class TaskDecorator:
     """`@app.task`, with or without options."""
 
-    def __init__(self, app: Leasehold, name: str | None, options: TaskOptions) -> None:
+    def __init__(self, app: Leasehold, name: str | None, is_in_process: bool, options: TaskOptions) -> None:
         self._app = app
         self._name = name
+        self._is_in_process = is_in_process
         self._options = options
 
     @overload
@@ -197,10 +202,22 @@ class TaskDecorator:
     def __call__(self, function: Callable[P, T], /) -> TaskFunction[P, T, T]: ...
     @overload
     def __call__(
-        self, function: None = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        executor: Literal["process"] | None = None,
+        **options: Unpack[TaskOptions],
     ) -> TaskDecorator: ...
     def __call__(
-        self, function: Any = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]
+        self,
+        function: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        executor: Literal["process"] | None = None,
+        **options: Unpack[TaskOptions],
     ) -> Any:
         """Makes a function a task, or returns a decorator with these options.
 
@@ -211,12 +228,17 @@ class TaskDecorator:
         Args:
             function: The function.
             name: Type of its tasks. Default: the name of the function.
+            executor: `"process"` runs the function in a process of its own, for work that keeps a core busy or may crash. It
+                must be at module level and not async.
             **options: Defaults of its calls, see `Queue.submit`. `max_attempts` also limits tasks submitted otherwise.
         """
         if function is None:
-            return TaskDecorator(self._app, name or self._name, self._options | check_options("task", options))
-        if name is not None or options:
+            if executor not in (None, "process"):
+                raise Invalid(f'executor must be "process" or None, got {executor!r}')
+            options = self._options | check_options("task", options)
+            return TaskDecorator(self._app, name or self._name, self._is_in_process or executor is not None, options)
+        if name is not None or executor is not None or options:
             raise Invalid("write @app.task(…) with the options, above the function")
         if not callable(function):
             raise Invalid(f"a task must be a function, got {function!r}; write @app.task(name=…) to name it")
-        return self._app._add(function, self._name, self._options, names_around())
+        return self._app._add(function, self._name, self._is_in_process, self._options, names_around())

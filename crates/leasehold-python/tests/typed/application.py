@@ -36,6 +36,11 @@ def only_context(ctx: Context) -> None: ...
 def anything(payload: Any, factor: int = 1) -> None: ...
 
 
+@app.task(executor="process", max_attempts=2)
+def in_process(numbers: list[int]) -> int:
+    return sum(numbers)
+
+
 @app.middleware
 def around(ctx: Context) -> Iterator[None]:
     yield
@@ -57,6 +62,7 @@ def submit() -> None:
     assert_type(plain("a"), int)
     assert_type(resize.options(delay=5, key="x").submit(Image("a.png"), quality=0.5).result(), Image)
     only_context.submit()
+    in_process.submit([1, 2])
     anything.submit(object(), 2)
     app.submit_many(plain.new_task(to) for to in ("a", "b"))
     assert_type(app.queue, sync.Queue)

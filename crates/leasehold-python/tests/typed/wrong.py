@@ -22,6 +22,10 @@ name: str = plain.submit("a").result()  # wrong: an int
 def misspelled() -> None: ...
 
 
+@app.task(executor="thread")  # wrong: no such executor
+def no_such_executor() -> None: ...
+
+
 @app.middleware  # wrong: no generator
 def not_a_generator(ctx: Context) -> None: ...
 
