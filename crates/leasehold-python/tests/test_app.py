@@ -81,6 +81,7 @@ async def test_a_blocking_call_in_async_code_is_refused_with_the_line_to_write(a
 
     for call, advice in [
         (lambda: send.submit("Ada"), r"write `await send.submit_async\(…\)`"),
+        (lambda: app.work(drain=True), r"write `await asyncio.to_thread\(app.work\)`"),
         (lambda: app.submit_many([]), r"write `await app.submit_many_async\(…\)`"),
     ]:
         with pytest.raises(Invalid, match=f"would block the running event loop.*{advice}"):

@@ -11,7 +11,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from . import sync
-from ._connection import Connection
+from ._connection import Connection, refuse_in_async_code
 from ._errors import Error, Invalid
 from ._handlers import Context
 from ._models import Counts, Submitted
@@ -132,6 +132,7 @@ class Leasehold:
 
         `python -m leasehold worker MODULE` calls this.
         """
+        refuse_in_async_code("asyncio.to_thread(app.work)")
         if not self._tasks:
             raise Invalid("the application has no tasks: import the modules that define them")
         queue = self._connection.queue()

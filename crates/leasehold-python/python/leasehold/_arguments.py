@@ -28,7 +28,10 @@ class Arguments:
         self._names = names
         self._hints: dict[str, Any] | None = None
         self._name = getattr(function, "__name__", repr(function))
-        signature = inspect.signature(function)
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError) as error:
+            raise Invalid(f"a task must be a function with known parameters: {error}") from None
         plain = underlying(function)
         if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
             raise Invalid(f"a task must return its output; {self._name}() is a generator")
@@ -46,6 +49,8 @@ class Arguments:
         """True for `Context`, also as a text, and as a text that only a type checker can resolve."""
         if not isinstance(annotation, str):
             return annotation is Context
+        # A quoted annotation is a text in a text where all annotations are texts.
+        annotation = annotation.strip("'\"")
         if annotation.rpartition(".")[2] != "Context":
             return False
         try:

@@ -127,8 +127,9 @@ def _run(message: RunTask, served: _Served, lifespans: contextlib.ExitStack, ent
 
     task = _find(message.module, message.name)
     if id(task.app) not in entered:
-        task.app._enter_lifespans(lifespans, None)
         entered.add(id(task.app))
+        lifespans.callback(task.app.close)
+        task.app._enter_lifespans(lifespans, None)
     run = _RemoteRun(message, served)
     served.begin(run)
     context = Context(run)

@@ -7,7 +7,6 @@ import importlib
 import logging
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 from . import _reload
@@ -79,6 +78,8 @@ def load(name: str, more: Sequence[str] = ()) -> Leasehold:
 
 
 def _import(name: str) -> object:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise Invalid(f"`{name}` is not the name of a module, such as shop.tasks")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -88,10 +89,6 @@ def _import(name: str) -> object:
         raise Invalid(
             f"there is no module `{error.name}` in {os.getcwd()}, nor elsewhere on Python's path"
         ) from None
-    except (TypeError, ValueError) as error:
-        if any(frame.filename != __file__ and "importlib" not in frame.filename for frame in traceback.extract_tb(error.__traceback__)):
-            raise
-        raise Invalid(f"`{name}` is not the name of a module, such as shop.tasks") from None
 
 
 def _parser() -> argparse.ArgumentParser:

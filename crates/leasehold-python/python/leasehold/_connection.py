@@ -46,12 +46,9 @@ class Connection:
         Raises:
             Invalid: In async code, whose event loop would be blocked; the message names what to write `instead`.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            queue = self.queue()
-            return queue._thread.run(work(queue._queue))
-        raise Invalid(f"this call would block the running event loop: in async code, write `await {instead}`")
+        refuse_in_async_code(instead)
+        queue = self.queue()
+        return queue._thread.run(work(queue._queue))
 
     async def call_async(self, work: Callable[[Queue], Coroutine[Any, Any, T]]) -> T:
         """Does some work on the queue's event loop, for async code on any event loop."""
@@ -80,6 +77,15 @@ class Connection:
         if self._queue is not None:
             _abandoned.append(self._queue)
             self._queue = None
+
+
+def refuse_in_async_code(instead: str) -> None:
+    """Refuses a call that would block a running event loop; the message names what to write `instead`."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise Invalid(f"this call would block the running event loop: in async code, write `await {instead}`")
 
 
 def _close_all() -> None:

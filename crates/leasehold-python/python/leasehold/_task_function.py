@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 
 from ._arguments import Arguments
 from ._errors import Invalid, NotCompleted
-from ._handlers import Context, is_async_function, names_around
+from ._handlers import Context, check_task, is_async_function, names_around
 from ._models import RetryPolicy, Status, Submitted, Task
 from ._queue import CommonOptions, NewTask, Seconds
 
@@ -161,8 +161,12 @@ def check_options(call: str, options: TaskOptions) -> TaskOptions:
         [*similar] = difflib.get_close_matches(name, known, 1)
         advice = f"; did you mean {similar[0]!r}?" if similar else ""
         raise TypeError(f"{call}() got an unexpected keyword argument {name!r}{advice}")
-    # Encoded once, because every value is checked there.
-    new_task("x", None, options)._encode()
+    # Durations, times and the like are checked when a task is encoded; numbers only when it is submitted.
+    new_task("task", None, options)._encode()
+    check_task("task", options.get("max_attempts"))
+    priority = options.get("priority")
+    if priority is not None and priority not in range(10):
+        raise Invalid(f"priority must be 0 to 9, got {priority!r}")
     return options
 
 
