@@ -22,6 +22,8 @@ from ._pipe import Call, Cancel, End, Outcome, RunTask, outcome_of
 if TYPE_CHECKING:
     from ._task_function import TaskFunction
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Signals that may be sent to a worker and all its processes."""
 _PR_SET_PDEATHSIG = 1
 """Option of the system call `prctl`."""
 
@@ -109,9 +111,11 @@ class _Served:
 
 def serve(connection: Connection, worker: int) -> None:
     """Runs tasks until the worker ends. The main function of the process."""
-    # The worker gets these signals, too, and lets the handler finish.
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
+    # The worker gets these signals, too, and lets the handler finish. Not ignored, which programs that a handler starts would
+    # inherit. They were blocked until now.
+    for each in SIGNALS:
+        signal.signal(each, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     # A handler that holds the interpreter's lock would delay the thread that notices the end of the worker.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != worker:
@@ -127,9 +131,12 @@ def _run(message: RunTask, served: _Served, lifespans: contextlib.ExitStack, ent
 
     task = _find(message.module, message.name)
     if id(task.app) not in entered:
+        # If a lifespan fails, the attempt has failed, and the next task tries again.
+        with contextlib.ExitStack() as fresh:
+            fresh.callback(task.app.close)
+            task.app._enter_lifespans(fresh, None)
+            lifespans.enter_context(fresh.pop_all())
         entered.add(id(task.app))
-        lifespans.callback(task.app.close)
-        task.app._enter_lifespans(lifespans, None)
     run = _RemoteRun(message, served)
     served.begin(run)
     context = Context(run)

@@ -4,7 +4,7 @@
   thread of the handler, in the worker             process
     RunTask ─────────────────────────────────────▶ finds the function, runs it with middleware
     calls the method of the native run ◀── Call ── progress, directory, publish, …
-    Reply ───────────────────────────────────────▶
+    Outcome ─────────────────────────────────────▶
     Cancel ──────────────────────────────────────▶ `ctx.cancelled` is true; killed if it does not end
     records the result ◀──────────────── Outcome ─
 ```
@@ -25,7 +25,7 @@ import time
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
-from ._child import serve
+from ._child import SIGNALS, serve
 from ._handlers import Context, ContextRun
 from ._pipe import Cancel, End, Outcome, RunTask, outcome_of
 
@@ -47,7 +47,10 @@ class Processes:
     def __init__(self) -> None:
         self._spawn = multiprocessing.get_context("spawn")
         # The system ends a process when the thread that started it ends: a thread of a handler would not live long enough.
-        self._starter = concurrent.futures.ThreadPoolExecutor(1, "leasehold-processes")
+        # A process inherits its blocked signals, and is not ended by one while it starts.
+        self._starter = concurrent.futures.ThreadPoolExecutor(
+            1, "leasehold-processes", lambda: signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        )
         self._lock = threading.Lock()
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
