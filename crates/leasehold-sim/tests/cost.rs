@@ -79,7 +79,7 @@ fn check(mode: Mode, simulated: &CostReport, real: &CostReport, pace: f64) {
     }
 }
 
-/// Checks that a journal makes about as many commits on both stores: they depend on the time that a put takes, since
+/// Checks that a journal makes not many more commits on the real server: they depend on the time that a put takes, since
 /// tasks that come meanwhile share the next one.
 fn check_journal(simulated: &CostReport, real: &CostReport) {
     for report in [simulated, real] {
@@ -95,7 +95,8 @@ fn check_journal(simulated: &CostReport, real: &CostReport) {
     }
     let [one, other] = [simulated, real].map(|report| count(report, Purpose::Journal, Put));
     assert!(one < TASKS && other < TASKS, "tasks share commits: {one} simulated, {other} real");
-    assert!(other * 2 <= one * 3 && one * 2 <= other * 3, "{one} commits simulated, {other} real");
+    // A slower server makes fewer commits: on a busy machine far fewer.
+    assert!(other * 2 <= one * 3, "{one} commits simulated, {other} real");
 }
 
 async fn compare(mode: Mode, s3: S3, bucket: &str) {

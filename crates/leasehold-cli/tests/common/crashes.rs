@@ -69,6 +69,21 @@ impl TestStore {
 pub(crate) fn signal(child: &Child, name: &str) {
     let done = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
     assert!(done.success());
+    if name == "-STOP" {
+        // The threads of a process stop one after another: on a busy machine some of them go on for a moment.
+        while !is_stopped(child) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// True if every thread of a process is stopped.
+fn is_stopped(child: &Child) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
+    threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("stat"))).all(|stat| {
+        // The state follows the name of the command, which may contain parentheses.
+        stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T')))
+    })
 }
 
 /// Stops a worker with SIGTERM, and reads its summary.
