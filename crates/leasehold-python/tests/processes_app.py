@@ -45,7 +45,7 @@ def use_context(ctx: Context, word: str) -> str:
     path = ctx.directory / "result.txt"
     path.write_text(word)
     ctx.publish("result", path)
-    return f"{ctx.attempt} {ctx.epoch} {ctx.task.task_type} {RESOURCES}"
+    return f"{ctx.attempt} {ctx.epoch} {ctx.task.task_type} {sorted(set(RESOURCES))}"
 
 
 class Odd(Exception):

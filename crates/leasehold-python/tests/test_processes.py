@@ -20,7 +20,7 @@ from leasehold import Error, Invalid, Leasehold, NotCompleted, Submission
 
 @pytest.fixture(autouse=True)
 def connection(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("LEASEHOLD_QUEUE_STORE", str(folder))
+    monkeypatch.setenv("LEASEHOLD_STORE", str(folder))
     with app:
         yield
 
@@ -71,7 +71,7 @@ def test_the_context_middleware_and_lifespans_work_in_the_process(tmp_path: Path
     monkeypatch.setenv("TEST_LIFESPAN", str(ended))
     submission, nap = use_context.submit("word"), naps.submit()
     app.work(drain=True, concurrency=1)
-    assert submission.result() == "1 1 use_context ['open', 'middleware']"
+    assert submission.result() == "1 1 use_context ['middleware', 'open']"
     assert nap.result() == 2
     task = submission.wait()
     assert task.progress is None or task.progress == {"percent": 50}

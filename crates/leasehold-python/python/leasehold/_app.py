@@ -158,7 +158,7 @@ class Leasehold:
         """Enters all lifespans; the async ones on the event loop of a queue, or not at all."""
         for lifespan in self._lifespans:
             if not inspect.isasyncgenfunction(lifespan):
-                entered.enter_context(contextlib.contextmanager(lifespan)())  # type: ignore[arg-type]
+                entered.enter_context(_lifespan(lifespan))  # type: ignore[arg-type]
             elif queue is not None:
                 entered.enter_context(_async_lifespan(queue, lifespan))
 
@@ -187,10 +187,20 @@ def _check_generator(what: str, function: object, may_be_async: bool) -> None:
 
 
 @contextlib.contextmanager
+def _lifespan(lifespan: Callable[[], Iterator[None]]) -> Iterator[None]:
+    manager = contextlib.contextmanager(lifespan)()
+    manager.__enter__()
+    # It ends in the same way whatever ended the worker: an error is not its own, and is not raised at its `yield`.
+    try:
+        yield
+    finally:
+        manager.__exit__(None, None, None)
+
+
+@contextlib.contextmanager
 def _async_lifespan(queue: sync.Queue, lifespan: Callable[[], AsyncIterator[None]]) -> Iterator[None]:
     manager = contextlib.asynccontextmanager(lifespan)()
     queue._thread.run(manager.__aenter__())
-    # The end of a worker is no exception: it has none to raise at the `yield`.
     try:
         yield
     finally:
