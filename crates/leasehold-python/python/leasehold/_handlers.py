@@ -186,7 +186,7 @@ class Handler(Generic[P, R]):
         if self._input_type is None:
             return value
         try:
-            return fit(self._input_type, value)
+            return fit(self._input_type, value, strict=False)
         except (TypeError, ValueError) as error:
             raise Permanent(f"the input does not fit the handler: {error}") from error
 

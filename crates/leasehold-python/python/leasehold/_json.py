@@ -72,7 +72,7 @@ def _advice(value: object) -> str:
     return ""
 
 
-def fit(wanted: Any, value: Any, name: str = "input") -> Any:
+def fit(wanted: Any, value: Any, name: str = "input", strict: bool = True) -> Any:
     """Converts a decoded JSON value to an annotated type: a JSON type, a dataclass, a Pydantic model, or a combination.
 
     Any other annotation is not checked, and the value returned as it is.
@@ -81,6 +81,7 @@ def fit(wanted: Any, value: Any, name: str = "input") -> Any:
         wanted: The annotation.
         value: The value.
         name: Name of the value in errors.
+        strict: Check JSON types, too, and convert lists to tuples. Otherwise only dataclasses and models are converted.
 
     Raises:
         TypeError, ValueError: If the value does not have this type.
@@ -88,20 +89,18 @@ def fit(wanted: Any, value: Any, name: str = "input") -> Any:
     if hasattr(wanted, "model_validate"):
         return wanted.model_validate(value)
     if dataclasses.is_dataclass(wanted) and isinstance(wanted, type):
-        return _dataclass(wanted, value, name)
-    if wanted in _SCALARS:
-        return _scalar(_SCALARS[wanted], value, name)
+        return _dataclass(wanted, value, name, strict)
     origin, parts = typing.get_origin(wanted), typing.get_args(wanted)
     if origin in (typing.Union, types.UnionType):
-        return _union(parts, value, name)
-    if origin is typing.Literal and not any(value is part or (value == part and type(value) is type(part)) for part in parts):
-        raise TypeError(f"{name} must be one of {', '.join(map(repr, parts))}, got {_shown(value)}")
+        return _union(parts, value, name, strict)
     if origin in _LISTS or wanted in _LISTS:
-        return _list(origin or wanted, parts, value, name)
+        return _list(origin or wanted, parts, value, name, strict)
     if origin in _DICTS or wanted in _DICTS:
-        if not isinstance(value, dict):
-            raise TypeError(f"{name} must be an object, got {_shown(value)}")
-        return {key: fit(parts[1], item, f"{name}[{key!r}]") for key, item in value.items()} if parts else value
+        return _dict(parts, value, name, strict)
+    if strict and origin is typing.Literal:
+        _check_literal(parts, value, name)
+    if strict and wanted in _SCALARS:
+        return _scalar(_SCALARS[wanted], value, name)
     return value
 
 
@@ -132,18 +131,35 @@ def _scalar(accepted: tuple[type[Any], ...], value: Any, name: str) -> Any:
     return accepted[0](value) if float in accepted else value
 
 
-def _list(kind: Any, parts: tuple[Any, ...], value: Any, name: str) -> Any:
-    if not isinstance(value, list):
+def _check_literal(parts: tuple[Any, ...], value: Any, name: str) -> None:
+    if not any(value == part and type(value) is type(part) for part in parts):
+        raise TypeError(f"{name} must be one of {', '.join(map(repr, parts))}, got {_shown(value)}")
+
+
+def _list(kind: Any, parts: tuple[Any, ...], value: Any, name: str, strict: bool) -> Any:
+    if strict and not isinstance(value, list):
         raise TypeError(f"{name} must be a list, got {_shown(value)}")
+    if not isinstance(value, list) or not (strict or kind is list):
+        return value
     is_fixed = kind is tuple and parts and parts[-1] is not Ellipsis
     if is_fixed and len(parts) != len(value):
         raise TypeError(f"{name} must have {len(parts)} items, got {len(value)}")
     each = parts if is_fixed else (parts[:1] or (Any,)) * len(value)
-    items = [fit(part, item, f"{name}[{number}]") for number, (part, item) in enumerate(zip(each, value, strict=True))]
+    items = [
+        fit(part, item, f"{name}[{number}]", strict) for number, (part, item) in enumerate(zip(each, value, strict=True))
+    ]
     return tuple(items) if kind is tuple else items
 
 
-def _dataclass(wanted: type, value: Any, name: str) -> Any:
+def _dict(parts: tuple[Any, ...], value: Any, name: str, strict: bool) -> Any:
+    if isinstance(value, dict):
+        return {key: fit(parts[1], item, f"{name}[{key!r}]", strict) for key, item in value.items()} if parts else value
+    if strict:
+        raise TypeError(f"{name} must be an object, got {_shown(value)}")
+    return value
+
+
+def _dataclass(wanted: type, value: Any, name: str, strict: bool) -> Any:
     if not isinstance(value, dict):
         raise TypeError(f"{name} must be an object for {wanted.__qualname__}, got {_shown(value)}")
     try:
@@ -154,23 +170,27 @@ def _dataclass(wanted: type, value: Any, name: str) -> Any:
     # Fields that the dataclass computes itself (init=False) were encoded with the rest.
     own = {field.name for field in dataclasses.fields(wanted) if not field.init}
     return wanted(**{
-        key: fit(hints.get(key, Any), item, f"{name}.{key}") for key, item in value.items() if key not in own
+        key: fit(hints.get(key, Any), item, f"{name}.{key}", strict)
+        for key, item in value.items()
+        if key not in own
     })
 
 
-def _union(parts: tuple[Any, ...], value: Any, name: str) -> Any:
+def _union(parts: tuple[Any, ...], value: Any, name: str, strict: bool) -> Any:
     if value is None and type(None) in parts:
         return None
     others = [part for part in parts if part is not type(None)]
     if len(others) == 1:
-        return fit(others[0], value, name)
+        return fit(others[0], value, name, strict)
+    if not strict:
+        # With several models the intended one is ambiguous.
+        return value
     fitting = []
     for part in others:
         with contextlib.suppress(TypeError, ValueError):
             fitting.append(fit(part, value, name))
     if not fitting:
         raise TypeError(f"{name} must be {' or '.join(_named(part) for part in others)}, got {_shown(value)}")
-    # With several models the intended one is ambiguous.
     return fitting[0] if len(fitting) == 1 else value
 
 

@@ -30,7 +30,7 @@ class TaskOptions(CommonOptions, total=False):
     """Delay between attempts. Default: 1 second, doubled each time, at most 5 minutes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Submission(Submitted, Generic[T]):
     """A call that was submitted. The task is durable: it survives the crash of any process."""
 
