@@ -253,3 +253,19 @@ def test_a_sync_handler_that_returns_after_it_was_cancelled_has_not_completed_it
     assert [change.event for change in task.history] == ["submit", "claim", "cancel", "stop"]
     [warning] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert "handler returned although its task was cancelled, its output is dropped" in warning and task.id in warning
+
+
+def test_a_sync_handler_that_returns_after_its_timeout_has_failed_and_its_error_says_so(folder: Path) -> None:
+    with Leasehold(folder, durability="os") as app:
+
+        @app.task(timeout=1, max_attempts=1)
+        def late(ctx: Context) -> str:
+            while not ctx._run.is_cancelled():
+                time.sleep(0.01)
+            return "too late"
+
+        submission = late.submit()
+        app.work(drain=True)
+        task = submission.wait(timeout=60)
+    assert (task.status, task.output) == ("failed", None)
+    assert task.error == "did not finish within 1 s; it returned after that, and its output was dropped"
