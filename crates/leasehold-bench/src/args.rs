@@ -19,6 +19,9 @@ pub(crate) enum Command {
     Queue(QueueArgs),
     /// Submit and run tasks of a journal, against bare appends and syncs in a folder, or bare puts in a bucket
     Journal(JournalArgs),
+    /// Run one stage of a comparison of task queues, called by the program that compares
+    #[command(hide = true)]
+    Contestant(ContestantArgs),
     /// Fill a journal until killed, or open it, in a process of its own
     #[command(hide = true)]
     JournalProcess(JournalProcessArgs),
@@ -129,6 +132,47 @@ pub(crate) struct JournalArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ContestantArgs {
+    /// Folder shared by all stages
+    #[arg(long, env = "BENCH_DIR")]
+    pub(crate) bench_dir: PathBuf,
+
+    /// Slots of a worker
+    #[arg(long, env = "BENCH_CONCURRENCY", default_value_t = 8)]
+    pub(crate) concurrency: usize,
+
+    /// `tuned` shortens leases, so that the tasks of a crashed worker start again sooner
+    #[arg(long, env = "BENCH_MODE", default_value = "default")]
+    pub(crate) mode: String,
+
+    /// Use the layout `objects` instead of `journal`
+    #[arg(long)]
+    pub(crate) objects: bool,
+
+    #[command(subcommand)]
+    pub(crate) verb: ContestantVerb,
+}
+
+/// Stage of a comparison.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ContestantVerb {
+    /// Create the queue
+    Init,
+    /// Submit tasks one by one
+    Enqueue { tasks: u64 },
+    /// Submit tasks in bulk
+    Bulk { tasks: u64 },
+    /// Run tasks until SIGTERM
+    Worker,
+    /// Print the number of unfinished tasks until there are none
+    Watch,
+    /// Submit a task every few milliseconds
+    Trickle { tasks: u64, every_ms: f64, first: u64 },
+    /// Submit a task that sleeps
+    Sleeper { seq: u64, seconds: f64 },
 }
 
 #[derive(Debug, clap::Args)]

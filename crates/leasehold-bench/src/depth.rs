@@ -5,7 +5,7 @@
 //! machine affects all alike.
 
 use anyhow::{Context, ensure};
-use leasehold_queue::Queue;
+use leasehold_queue::{ObjectQueue, Queue};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -61,7 +61,7 @@ fn measure(
 ) -> anyhow::Result<Vec<Level>> {
     let level = |waiting: &u64| {
         let client = store.client(&name(*waiting))?;
-        let queue = runtime.block_on(Queue::connect(client))?;
+        let queue = runtime.block_on(ObjectQueue::connect(client))?.into();
         Ok(Level { waiting: *waiting, rounds: Vec::new(), queue, missing: *waiting })
     };
     let mut levels: Vec<_> = args.waiting.iter().map(level).collect::<anyhow::Result<_>>()?;
@@ -105,7 +105,7 @@ fn run_worker(
 pub(crate) fn work(args: &args::WorkArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let client = args.place.client()?;
-    let queue = runtime.block_on(Queue::connect(client))?;
+    let queue = Queue::from(runtime.block_on(ObjectQueue::connect(client))?);
     let ledger = queue.client()?.ledger();
     let before = ledger.snapshot();
     let round = runtime.block_on(run_tasks(&queue, args.tasks, WORKERS))?;

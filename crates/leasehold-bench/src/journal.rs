@@ -150,7 +150,7 @@ fn measure(
 }
 
 async fn open(client: leasehold_store::Client) -> leasehold_core::Result<Queue> {
-    let config = QueueConfig { layout: Some(LayoutName::Journal), ..QueueConfig::default() };
+    let config = QueueConfig { layout: Some(LayoutName::Journal), transport: None, ..QueueConfig::default() };
     Queue::with_config(client, config).await
 }
 

@@ -6,6 +6,7 @@
 //! | [`raw`] | the command `raw`: every kind of request on every store, ours against plain calls |
 //! | [`queue`] | the command `queue`: tasks submitted and run, against the limit |
 //! | [`journal`] | the command `journal`: tasks of a journal, against bare appends and syncs, or bare puts |
+//! | [`contestant`] | the command `contestant`: one stage of a comparison with other task queues |
 //! | [`depth`] | the command `depth`: few and many waiting, and the worker's memory |
 //! | [`manager`] | the command `manager`: cost of assigning pieces to peers |
 //! | [`dashboard`] | the command `dashboard`: response time over many tasks, and memory |
@@ -25,6 +26,7 @@
 mod args;
 mod artifact;
 mod client_calls;
+mod contestant;
 mod dashboard;
 mod depth;
 mod histogram;
@@ -49,6 +51,7 @@ fn main() -> anyhow::Result<()> {
         args::Command::Raw(raw) => raw::run(&raw),
         args::Command::Queue(queue) => queue::run(&queue),
         args::Command::Journal(journal) => journal::run(&journal),
+        args::Command::Contestant(contestant) => contestant::run(&contestant),
         args::Command::JournalProcess(process) => journal::process(&process),
         args::Command::Depth(depth) => depth::run(&depth),
         args::Command::Manager(manager) => manager::run(&manager),

@@ -1,9 +1,10 @@
 //! Output, in one place: requests first, then rates and latencies. Progress goes to standard error.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this module prints the report")]
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use crate::args::BenchStore;
@@ -43,6 +44,12 @@ impl BenchReport {
             print_requests(place, measured);
             print_rates(place, measured);
         }
+    }
+
+    /// Prints one line for the program that started this one.
+    pub(crate) fn line(line: &impl Serialize) -> anyhow::Result<()> {
+        // A pipe that is closed is an error, not a panic: the reader may stop early.
+        Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(line)?)?)
     }
 
     pub(crate) fn finish(self) {

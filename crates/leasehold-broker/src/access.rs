@@ -15,9 +15,10 @@
 
 use bytes::Bytes;
 use leasehold_core::{Kind, Result, keys};
-use leasehold_queue::ClientAccess;
 use leasehold_store::{Client, List, Purpose};
 use std::time::Duration;
+
+use crate::transport::ClientAccess;
 
 /// Age at which the object of a connection that has failed is deleted: a day is longer than any handshake, and than a late put.
 const LEFTOVER_AGE_MIN: Duration = Duration::from_hours(24);

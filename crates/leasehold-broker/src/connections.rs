@@ -1,14 +1,11 @@
 //! Transport for processes of the same host and of other hosts.
 //!
 //! A process of the broker's host uses its Unix socket. Every other process, also one of the same host that does not see the
-//! socket or may not open it, connects over TLS, if the broker listens. Where a firewall drops that, a read would wait for it
-//! each time, so the next attempt is made half a minute later; reads follow the log meanwhile.
+//! socket or may not open it, connects over TLS, if the broker listens. If a firewall drops the packets, each attempt to connect takes
+//! seconds. So after a slow attempt the process does not try again for half a minute; until then reads follow the log.
 
 use futures::future::{BoxFuture, join_all};
 use leasehold_core::{Error, HexName, Kind, Result};
-use leasehold_queue::{
-    BrokerAddress, BrokerListener, BrokerTransport, LineChannel, NetworkAddress, PreparedListener,
-};
 use leasehold_store::Client;
 use leasehold_store::host::{End, Instant, lock};
 use std::path::PathBuf;
@@ -18,6 +15,9 @@ use tokio::sync::mpsc;
 
 use crate::network::{self, NetworkListen, PreparedNetwork};
 use crate::sockets::UnixSockets;
+use crate::transport::{
+    BrokerAddress, BrokerListener, BrokerTransport, LineChannel, NetworkAddress, PreparedListener,
+};
 
 /// Connections over Unix sockets and, between hosts, over TLS.
 #[derive(Debug, Clone)]
@@ -72,7 +72,9 @@ impl BrokerConnections {
             silent.fingerprint == network.fingerprint && began.since(silent.since) < SILENT_PAUSE
         });
         if is_silent {
-            let message = format!("the broker of this queue was silent within the last {SILENT_PAUSE:?}");
+            let message = format!(
+                "the broker of this queue did not answer over TLS; the next attempt is made {SILENT_PAUSE:?} after the last one"
+            );
             return Err(Error::new(Kind::Unavailable, message));
         }
         let connected = network::connect(store, network, instance).await;

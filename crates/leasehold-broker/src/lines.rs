@@ -6,7 +6,6 @@
 use bytes::{Bytes, BytesMut};
 use futures::future::{Either, select};
 use leasehold_core::{Error, Kind, Result};
-use leasehold_queue::LineChannel;
 use leasehold_store::Host;
 use std::io;
 use std::pin::pin;
@@ -14,6 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
+
+use crate::transport::LineChannel;
 
 /// Number of lines that wait in either direction: as many as fill a write.
 const LINES_MAX: usize = 256;
@@ -39,6 +40,7 @@ pub(crate) struct LineEnds {
 
 /// Limit of the time in which a stream makes no progress although this end waits for it.
 #[derive(Clone)]
+#[cfg_attr(not(feature = "network"), allow(dead_code, reason = "only streams of the network have a limit"))]
 pub(crate) struct StallLimit {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) wait: Duration,
@@ -176,6 +178,10 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     }
 
     /// Limits the time without progress, of both directions.
+    #[cfg_attr(
+        not(feature = "network"),
+        allow(dead_code, reason = "only streams of the network have a limit")
+    )]
     pub(crate) fn set_stall_limit(&mut self, stall: StallLimit) {
         self.stall = Some(stall);
     }

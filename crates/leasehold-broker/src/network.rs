@@ -20,7 +20,6 @@ use leasehold_core::limits::{
 };
 use leasehold_core::{Error, HexName, Kind, Result};
 use leasehold_http::{AcceptLimits, Acceptor, BoundPort, StreamHandler};
-use leasehold_queue::{AcceptedClient, ClientAccess, LeaseSecret, LineChannel, NetworkAddress};
 use leasehold_store::host::Running;
 use leasehold_store::{Client, Host, HostExt};
 use rustls::ServerConfig;
@@ -35,12 +34,14 @@ use tokio::sync::{mpsc, watch};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 use crate::access::{REGISTER_TIMEOUT, delete_leftovers, register, verify};
-use crate::handshake::{self, HELLO_BYTES_MAX, Permission, Registration};
+use crate::handshake::network::{Permission, Registration, check_client, permission, refusal};
+use crate::handshake::{self, HELLO_BYTES_MAX};
 use crate::lines::{ANSWER_BYTES_MAX, LineReader, StallLimit, carry, channel, closed, spawn_carrier, within};
 use crate::tls::{TlsIdentity, fingerprint};
+use crate::transport::{AcceptedClient, ClientAccess, LeaseSecret, LineChannel, NetworkAddress};
 
-/// Time in which a client connects and gets the first line. With the pause between two attempts it is what the expiry of a
-/// silent broker's lease is noticed late.
+/// Time limit for connecting and for the first line of the broker. A process that waits for the lease of a broker which does not
+/// answer notices its expiry late by at most this and the pause between two attempts.
 const CONNECT_WAIT: Duration = Duration::from_secs(4);
 
 /// Time of a client for its TLS handshake and its first line.
@@ -243,7 +244,7 @@ impl NetworkClients {
         let (reader, mut writer) = split(stream);
         let mut reader = LineReader::new(reader, HELLO_BYTES_MAX);
         let line = reader.expect().await?;
-        if let Err(error) = handshake::check_client(&line, &self.instance, &self.secret) {
+        if let Err(error) = check_client(&line, &self.instance, &self.secret) {
             return Err(refuse(&mut writer, error).await);
         }
         send(&mut writer, &handshake::hello(&self.instance, None)).await?;
@@ -292,7 +293,7 @@ pub(crate) async fn connect(
     let registered = register(store, identity.fingerprint()).await?;
     let permitted = async {
         send(&mut writer, &handshake::line(&Registration { registered })).await?;
-        handshake::permission(&reader.expect().await?)
+        permission(&reader.expect().await?)
     };
     let Permission { may_change } = within(&**host, REGISTRATION_WAIT, permitted).await?;
     if registered && !may_change {
@@ -331,7 +332,7 @@ async fn send(writer: &mut (impl AsyncWrite + Unpin), line: &[u8]) -> Result<()>
 
 /// Sends the reason of a refusal, as far as possible.
 async fn refuse(writer: &mut (impl AsyncWrite + Unpin), why: Error) -> Error {
-    let _ = send(writer, &handshake::refusal(&why)).await;
+    let _ = send(writer, &refusal(&why)).await;
     let _ = writer.shutdown().await;
     why
 }

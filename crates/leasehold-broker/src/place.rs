@@ -74,7 +74,7 @@ impl SocketDirectory {
         Ok(())
     }
 
-    /// Lets those use a socket who may use the queue.
+    /// Gives a socket the permissions of the queue: for this user or, in a shared folder, for its group.
     pub(crate) fn open_to_users(&self, socket: &Path) -> Result<()> {
         let mode = if self.is_shared { SHARED.1 } else { PRIVATE.1 };
         fs::set_permissions(socket, Permissions::from_mode(mode))

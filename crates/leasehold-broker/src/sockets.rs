@@ -1,17 +1,13 @@
 //! Listener and client on a Unix socket.
 //!
 //! Requests of a connection are bounded in length and number, a client that does not send its first line in time is
-//! disconnected, and one that does not read its answers is not read either.
+//! disconnected, and from one that does not read its answers no more requests are read.
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use leasehold_core::limits::{BROKER_CLIENTS_MAX, BROKER_LINE_BYTES_MAX};
 use leasehold_core::{Error, HexName, Kind, Result};
-use leasehold_queue::{
-    AcceptedClient, BrokerAddress, BrokerListener, BrokerTransport, ClientAccess, LineChannel,
-    PreparedListener,
-};
 use leasehold_store::host::Running;
 use leasehold_store::{Client, Host};
 use std::io;
@@ -26,6 +22,10 @@ use tokio::sync::mpsc;
 use crate::handshake::{self, HELLO_BYTES_MAX};
 use crate::lines::{ANSWER_BYTES_MAX, LineReader, carry, channel, closed, spawn_carrier, within};
 use crate::place::{ShortPath, SocketDirectory, failed};
+use crate::transport::{
+    AcceptedClient, BrokerAddress, BrokerListener, BrokerTransport, ClientAccess, LineChannel,
+    PreparedListener,
+};
 
 /// Time within which both ends send their first line.
 const HELLO_WAIT: Duration = Duration::from_secs(5);
@@ -48,12 +48,21 @@ impl UnixSockets {
         Self { user_directory }
     }
 
+    /// Usual directory of this user for the sockets of queues in buckets: `leasehold` in `$XDG_RUNTIME_DIR`; without that
+    /// variable `leasehold-{uid}` in `$TMPDIR`, otherwise in `/tmp`.
+    #[must_use]
+    pub fn usual_directory() -> PathBuf {
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty());
+        runtime.map_or_else(
+            || std::env::temp_dir().join(format!("leasehold-{}", rustix::process::geteuid().as_raw())),
+            |runtime| PathBuf::from(runtime).join("leasehold"),
+        )
+    }
+
     fn directory(&self, store: &Client) -> Result<SocketDirectory> {
         SocketDirectory::of(store, &self.user_directory)
     }
-}
 
-impl UnixSockets {
     /// Address of a broker of this process.
     pub(crate) fn address(&self, store: &Client, instance: &HexName) -> Result<BrokerAddress> {
         let socket = self.directory(store)?.socket(instance);
@@ -79,6 +88,13 @@ impl UnixSockets {
         let host = store.host().clone();
         let server = Server { listener, connections, instance, host: host.clone() };
         Ok(host.spawn(Box::pin(async move { server.run(socket).await })))
+    }
+}
+
+impl Default for UnixSockets {
+    /// Creates a transport with the [usual directory](Self::usual_directory) of this user.
+    fn default() -> Self {
+        Self::new(Self::usual_directory())
     }
 }
 

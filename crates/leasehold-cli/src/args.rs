@@ -64,7 +64,7 @@ pub(crate) enum Command {
         mut_arg("drain", |drain| drain.requires("exec"))
     )]
     Up(up::UpArgs),
-    /// Run a short demo in a temporary folder: run tasks, kill a worker, recover its tasks
+    /// Run a short demo in a temporary folder: run tasks, kill the broker and a worker, recover its tasks
     #[command(after_help = "Example:\n  leasehold demo")]
     Demo,
     /// Create a queue, or verify that it exists

@@ -37,7 +37,7 @@ pub(crate) mod worker;
 pub(crate) mod workers;
 
 use clap::CommandFactory;
-use leasehold_broker::BrokerConnections;
+use leasehold_broker::{BrokerConnections, UnixSockets};
 use leasehold_core::Error;
 use leasehold_core::limits::OPERATION_TIMEOUT;
 use leasehold_outpost::QueueType;
@@ -45,7 +45,6 @@ use leasehold_queue::{BrokerRole, ObjectQueue, Queue, QueueConfig};
 use leasehold_store::{Client, OpenMode, OpenOptions};
 use leasehold_worker::Shutdown;
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -217,10 +216,7 @@ async fn run_command(
             let advice = "its only lease is that of the broker, which expires by itself; `leasehold broker status` shows it";
             leases::run_break(objects(queue, "leases break", advice)?, &args, printer).await
         }
-        Command::Dashboard(_) => {
-            objects(queue, "dashboard", dashboard::ADVICE)?;
-            dashboard::run(queue, settings, printer, shutdown).await
-        }
+        Command::Dashboard(_) => dashboard::run(queue, settings, printer, shutdown).await,
         Command::Tail(args) => tail::run(queue, &args, printer, &shutdown).await,
         Command::Artifact { .. }
         | Command::Outpost(_)
@@ -239,9 +235,11 @@ fn flags(global: &Global, command: &Command) -> Flags {
     let flags = flags.with("--store", "queue.store", global.store.as_deref());
     let direct = |is_direct: bool| is_direct.then_some("direct");
     match command {
-        Command::Init(init) => {
-            flags.with("--shard-prefix-len", "queue.shard_prefix_len", init.shard_prefix_len)
-        }
+        Command::Init(init) => flags.with("--layout", "queue.layout", init.layout.as_deref()).with(
+            "--shard-prefix-len",
+            "queue.shard_prefix_len",
+            init.shard_prefix_len,
+        ),
         Command::Submit(submit) => flags.with("--direct", "queue.dispatch_mode", direct(submit.direct)),
         Command::SubmitMany(many) => flags.with("--direct", "queue.dispatch_mode", direct(many.direct)),
         Command::Worker(work) => with_worker_flags(flags, work),
@@ -354,22 +352,18 @@ fn open_mode(command: &Command, settings: &Settings) -> OpenMode {
 
 pub(crate) fn config(settings: &typed::QueueSettings, by: &str) -> QueueConfig {
     QueueConfig {
+        layout: settings.layout,
+        needs_objects: settings.needs_objects,
         shard_prefix_len: settings.shard_len.map(leasehold_core::ShardLen::digits),
         by: by.into(),
         direct: settings.direct.clone(),
         broker_role: settings.broker_role,
-        transport: Some(Arc::new(BrokerConnections::new(socket_directory(), settings.broker_listen))),
+        transport: Some(Arc::new(BrokerConnections::new(
+            UnixSockets::usual_directory(),
+            settings.broker_listen,
+        ))),
         ..QueueConfig::default()
     }
-}
-
-/// Directory of this user for the sockets of brokers of buckets.
-fn socket_directory() -> PathBuf {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty());
-    runtime.map_or_else(
-        || std::env::temp_dir().join(format!("leasehold-{}", rustix::process::geteuid().as_raw())),
-        |runtime| PathBuf::from(runtime).join("leasehold"),
-    )
 }
 
 async fn open_queue(command: &Command, settings: &Settings) -> anyhow::Result<Queue> {
@@ -383,9 +377,6 @@ async fn open_queue(command: &Command, settings: &Settings) -> anyhow::Result<Qu
     if let Command::SubmitMany(_) = command {
         // A store that fails for longer stops the command. Retrying lines with unknown outcome would only delay that.
         config.submit_wait = OPERATION_TIMEOUT;
-    }
-    if let Command::Init(init) = command {
-        config.layout = init.layout;
     }
     if let Command::MigrateShards(_) = command {
         // The setting may be the old or the new number of digits.

@@ -64,7 +64,7 @@ fn exit_code(printer: &Printer, run: impl FnOnce() -> anyhow::Result<()>) -> u8 
 }
 
 fn run(program: &[OsString], args: args::Args, printer: &Printer) -> anyhow::Result<()> {
-    let telemetry = telemetry::start();
+    let telemetry = telemetry::start(matches!(args.command, args::Command::Demo));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let shutdown = Shutdown::default();
     let result = runtime.block_on(async {

@@ -24,10 +24,11 @@ pub(crate) struct Telemetry {
     provider: Option<opentelemetry_sdk::trace::SdkTracerProvider>,
 }
 
-/// Starts telemetry for the command line. Must be called before any runtime is entered: the exporter has its own.
+/// Starts telemetry for the command line. Must be called before any runtime is entered: the exporter has its own. The demo kills
+/// processes and says so itself, so it logs only errors.
 #[must_use]
-pub(crate) fn start() -> Telemetry {
-    start_at(LevelFilter::WARN)
+pub(crate) fn start(is_demo: bool) -> Telemetry {
+    start_at(if is_demo { LevelFilter::ERROR } else { LevelFilter::WARN })
 }
 
 /// Starts telemetry; `level` is the default log level.

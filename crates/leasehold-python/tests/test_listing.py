@@ -21,7 +21,7 @@ def corrupt_record(folder: Path, id: str) -> None:
 async def test_a_corrupt_record_is_reported_and_the_list_continues(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with await connect(folder) as queue:
+    async with await connect(folder, layout="objects") as queue:
         ids = [(await queue.submit("greet")).id for _ in range(3)]
         corrupt_record(folder, ids[1])
         found: list[Error] = []

@@ -104,9 +104,15 @@ async def test_every_operation_does_what_its_command_does(store: dict[str, Any])
         assert sum(line.requests for line in puts) >= 4
 
 
-async def test_stats_of_a_journal_have_its_final_tasks(tmp_path: Path) -> None:
-    folder = tmp_path / "journal"
-    command_line("init", "--layout", "journal", "--store", folder)
+async def test_a_queue_in_a_folder_has_a_journal_unless_objects_are_asked_for(tmp_path: Path) -> None:
+    for arguments, layout in [({}, "journal"), ({"layout": "objects"}, "objects"), ({"shard_prefix_len": 1}, "objects")]:
+        folder = tmp_path / str(len(arguments)) / layout
+        async with await connect(folder, **arguments):
+            shown = await asyncio.to_thread(command_line, "init", "--store", folder)
+            assert f"layout {layout}" in shown.stdout
+
+
+async def test_stats_of_a_journal_have_its_final_tasks(folder: Path) -> None:
     async with await connect(folder) as queue:
         first = await queue.submit("resize")
         await queue.submit("resize")
@@ -169,8 +175,10 @@ async def test_errors_have_the_right_class_and_message(folder: Path) -> None:
         with pytest.raises(NotYet, match="still not final after 50ms") as caught:
             await queue.wait(task.id, timeout=0.05)
         assert isinstance(caught.value, TimeoutError) and caught.value.kind == "unavailable"
-        with pytest.raises(Invalid, match="shard_prefix_len is set to 3, but this queue has 1"):
+        with pytest.raises(Invalid, match="shard_prefix_len is set to 3, but this queue has the layout `journal`"):
             await connect(folder, shard_prefix_len=3)
+        with pytest.raises(Invalid, match="this queue has the layout `journal`, not `objects`"):
+            await connect(folder, layout="objects")
         stats = await queue.stats()
         assert stats.due == 1
     with pytest.raises(Invalid, match="closed"):
@@ -393,7 +401,7 @@ async def test_a_cancelled_call_is_aborted(folder: Path) -> None:
 
 async def test_a_wait_sends_no_requests_after_its_queue_is_closed(folder: Path) -> None:
     # Another queue keeps the threads.
-    async with await connect(folder), await connect(folder) as queue:
+    async with await connect(folder, layout="objects"), await connect(folder) as queue:
         task = await queue.submit("greet")
         waiting = asyncio.create_task(queue.wait(task.id))
         await asyncio.sleep(0.2)

@@ -6,6 +6,7 @@
 //! Requests: 1 get for an existing queue; see [`Queue::restore`](crate::Queue::restore) and `create` for a new
 //! one.
 
+use leasehold_broker::{BrokerTransport, UnixSockets};
 use leasehold_core::limits::{QUEUE_META_MAX_AGE, QUEUE_META_REFRESH_INTERVAL};
 use leasehold_core::{Error, Now, Result, ShardLen, StepContext, TaskId, keys};
 use leasehold_store::{Client, FolderOptions, FolderStore, Host, OpenMode, OpenOptions, SystemHost};
@@ -18,7 +19,7 @@ use tokio::sync::watch;
 use crate::bell::RecentRings;
 use crate::inbox::{DirectDispatch, Inboxes};
 use crate::inspect::EntryChecks;
-use crate::journal::{BrokerTransport, SnapshotLimits};
+use crate::journal::SnapshotLimits;
 use crate::meta::{LayoutName, QueueMeta, open_meta};
 use crate::meta_cache::{MetaCache, MetaSnapshot};
 
@@ -48,8 +49,13 @@ pub struct QueueConfig {
     /// must have. None accepts that of an existing queue; a new one gets 1.
     pub shard_prefix_len: Option<u8>,
     /// Layout: that of a new queue, and the one that an existing queue must have. None, the default, accepts any; a new
-    /// queue gets [`LayoutName::Objects`].
+    /// queue gets [`LayoutName::Journal`] in a folder of this host, and [`LayoutName::Objects`] in a bucket, in memory, on a
+    /// mount of several hosts, and with a setting that only this layout has (`shard_prefix_len`, `direct`,
+    /// `needs_objects`).
     pub layout: Option<LayoutName>,
+    /// True if this client needs the layout `objects`, for example because its workers name shards: then a new queue gets it,
+    /// unless `layout` names another. An existing queue is not changed.
+    pub needs_objects: bool,
     /// Mode in which the store is opened. [`OpenMode::Create`], the default, creates a missing queue; with
     /// [`OpenMode::Write`] and [`OpenMode::Read`] a missing queue is an error.
     pub mode: OpenMode,
@@ -73,8 +79,8 @@ pub struct QueueConfig {
     pub snapshots: SnapshotLimits,
     /// Role of this process in the layout `journal`.
     pub broker_role: BrokerRole,
-    /// Transport between the processes of a queue in the journal layout. Without one, a process can only
-    /// read while another process is the broker.
+    /// Transport between the processes of a queue in the journal layout: by default Unix sockets, for processes of one host.
+    /// Without one, a process can only read while another process is the broker.
     pub transport: Option<Arc<dyn BrokerTransport>>,
 }
 
@@ -83,6 +89,7 @@ impl Default for QueueConfig {
         Self {
             shard_prefix_len: None,
             layout: None,
+            needs_objects: false,
             mode: OpenMode::Create,
             by: "client".into(),
             direct: None,
@@ -93,7 +100,7 @@ impl Default for QueueConfig {
             meta_max_age: QUEUE_META_MAX_AGE,
             snapshots: SnapshotLimits::default(),
             broker_role: BrokerRole::Auto,
-            transport: None,
+            transport: Some(Arc::new(UnixSockets::default())),
         }
     }
 }
@@ -106,7 +113,7 @@ pub enum BrokerRole {
     Auto,
     /// It never becomes the broker. Without one it only reads; everything else is an error of kind unavailable.
     Never,
-    /// It becomes the broker if there is none, and runs no handlers.
+    /// It becomes the broker if there is none, and refuses to run handlers.
     Only,
 }
 

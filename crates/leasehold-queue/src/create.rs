@@ -20,7 +20,7 @@ pub(crate) async fn restored(place: QueueLocation, config: &QueueConfig) -> Resu
     let client = place.client(OpenMode::Create)?;
     if client.get(Purpose::Admin, keys::QUEUE).await?.is_none() {
         let wanted = config.shard_prefix_len.map(ShardLen::new).transpose()?;
-        let layout = restored_layout(&client, config.layout).await?;
+        let layout = restored_layout(&client, config).await?;
         let shard_len = match (shard_len_of_tasks(&client).await?, wanted) {
             (Some(found), Some(wanted)) if found != wanted => {
                 return Err(Error::invalid(format!(
@@ -36,10 +36,26 @@ pub(crate) async fn restored(place: QueueLocation, config: &QueueConfig) -> Resu
     Ok(client)
 }
 
-/// The layout that the keys of a queue show; the wanted one if they show none.
-async fn restored_layout(client: &Client, wanted: Option<LayoutName>) -> Result<LayoutName> {
+/// Chooses the layout of a new queue. In a folder of this host every process can reach the broker. Elsewhere that depends on
+/// the network and on settings, so the layout `journal` is used on request only.
+pub(crate) fn layout_of_new_queue(client: &Client, config: &QueueConfig) -> Result<LayoutName> {
+    let names_shards = config.shard_prefix_len.is_some() || config.direct.is_some();
+    let needs_objects = config.needs_objects || names_shards;
+    match config.layout {
+        Some(LayoutName::Journal) if names_shards => Err(Error::invalid(
+            "a queue in the layout `journal` has no shards and no direct dispatch; remove the options about them, or create \
+             the queue in the layout `objects`",
+        )),
+        Some(layout) => Ok(layout),
+        None if needs_objects || client.local_folder().is_none() => Ok(LayoutName::Objects),
+        None => Ok(LayoutName::Journal),
+    }
+}
+
+/// The layout that the keys of a queue show; that of a new queue if they show none.
+async fn restored_layout(client: &Client, config: &QueueConfig) -> Result<LayoutName> {
     let found = match (key_below(client, keys::JOURNAL).await?, key_below(client, keys::TASKS).await?) {
-        (None, None) => return Ok(wanted.unwrap_or_default()),
+        (None, None) => return layout_of_new_queue(client, config),
         (None, Some(_)) => LayoutName::Objects,
         (Some(_), None) => LayoutName::Journal,
         (Some(_), Some(_)) => {
@@ -51,7 +67,7 @@ async fn restored_layout(client: &Client, wanted: Option<LayoutName>) -> Result<
             return Err(Error::new(Kind::Corrupt, message));
         }
     };
-    match wanted {
+    match config.layout {
         Some(wanted) if wanted != found => Err(Error::invalid(format!(
             "layout {wanted} is required, but the keys are those of layout {found}"
         ))),

@@ -4,8 +4,8 @@
 //!
 //! | layout | tasks are | implemented by |
 //! | --- | --- | --- |
-//! | `objects`, the default | objects of a bucket or a folder | [`ObjectQueue`] |
-//! | `journal` | records of a log, written by one process for all | [`JournalQueue`] |
+//! | `objects`, the default in a bucket | objects of a bucket or a folder | [`ObjectQueue`] |
+//! | `journal`, the default in a folder of one host | records of a log, written by one process for all | [`JournalQueue`] |
 //! | outpost, without a `queue.json` | files of one node, synced with a bucket | `Spool` of `leasehold-outpost` |
 //!
 //! [`Queue`] dereferences to its [`QueueLayout`] and adds what all layouts share: the options of a submit ([`Submit`])
@@ -241,8 +241,8 @@ impl<L: QueueLayout> From<L> for Queue {
 }
 
 impl Queue {
-    /// Opens the queue at an address, in a folder or in an open store, and creates it if it does not exist. A store
-    /// without a queue is probed first: one that ignores conditions is refused, and so is one that has keys of a
+    /// Opens the queue at an address, in a folder or in an open store, and creates it if it does not exist
+    /// ([`QueueConfig::layout`] says in which layout). A store without a queue is probed first: one that ignores conditions is refused, and so is one that has keys of a
     /// queue but no `queue.json` (see [`Queue::restore`]).
     ///
     /// Buckets are configured by the usual environment variables and files (`AWS_ACCESS_KEY_ID`, `AWS_REGION`,

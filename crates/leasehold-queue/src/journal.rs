@@ -7,8 +7,9 @@
 //!        └──▶ Follower ──▶ LogReader                                          in a process that only reads
 //! ```
 //!
-//! The first request that changes something, and a worker, make their process the broker. While it is, other processes
-//! send it their requests ([`BrokerTransport`]); a process without a connection can only read.
+//! A process becomes the broker with its first request that changes something, or with its worker, if there is no broker and its role
+//! allows it ([`BrokerRole`](crate::BrokerRole)). While it is the broker, other processes send it their requests
+//! ([`BrokerTransport`]); a process without a connection can only read.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -22,10 +23,11 @@
 //! | `request` | requests to a broker, and its answers |
 //! | `source` | source of tasks for workers |
 //! | `stage`, `status` | stages in the life of a broker; its state, for people |
-//! | `transport`, `wire` | connections to other processes, and the lines on them |
+//! | `wire` | the lines on connections to other processes, which `leasehold-broker` has |
 //! | `service`, `remote` | clients of a broker, and a broker in another process |
 //! | `query` | reads of the state |
 //! | `changes` | tasks that have changed lately |
+//! | `sample` | counts and changes, for a dashboard |
 //! | `follow` | reading without the lease |
 //! | `snapshot`, `chunks` | the live tasks in chunks, so that a replay is short; which have changed, or are not in memory |
 //! | `replay` | the snapshot and the commits after it |
@@ -49,20 +51,21 @@ mod reads;
 mod remote;
 mod replay;
 mod request;
+mod sample;
 mod service;
 mod snapshot;
 mod source;
 mod stage;
 mod status;
-mod transport;
 mod wire;
 
 pub use self::broker::maintenance::SnapshotLimits;
 pub use self::changes::{ChangePage, ChangePosition};
+pub use self::sample::JournalSample;
 pub use self::status::{
     BrokerHolder, BrokerStatus, BrokerTerm, CommitFigures, FoundBroker, JournalWorker, JournalWorkerState,
 };
-pub use self::transport::{
+pub use leasehold_broker::{
     AcceptedClient, BrokerAddress, BrokerListener, BrokerTransport, ClientAccess, LeaseSecret, LineChannel,
     NetworkAddress, PreparedListener,
 };
@@ -75,6 +78,7 @@ use tokio::sync::Mutex;
 use self::damage::with_way_out;
 use self::follow::Follower;
 use self::handle::BrokerSlot;
+use self::home::LogHome;
 use self::query::{StateAnswer, StateQuery};
 use self::replay::Replayed;
 use self::request::{BrokerRequest, Freshness};
@@ -92,6 +96,8 @@ pub struct JournalQueue {
     /// Name of this client in the history of tasks.
     by: Arc<str>,
     pub(crate) broker: Arc<BrokerSlot>,
+    /// Log that a process without a connection reads, by the client.
+    home: LogHome,
     /// State of a process that only reads.
     follower: Arc<Mutex<Option<Follower>>>,
 }
@@ -105,20 +111,31 @@ impl JournalQueue {
     }
 
     pub(crate) fn new(client: Client, meta: Arc<QueueMeta>, config: &QueueConfig) -> Self {
-        Self {
-            meta,
-            by: config.by.as_str().into(),
-            broker: Arc::new(BrokerSlot::new(client.clone(), config)),
-            follower: Arc::default(),
-            client,
-        }
+        let broker = Arc::new(BrokerSlot::new(client.clone(), config));
+        let home = broker.home().clone();
+        Self { meta, by: config.by.as_str().into(), broker, home, follower: Arc::default(), client }
+    }
+
+    /// Returns a handle to this queue with request counts of its own, for what it reads from the store and to find the broker. It
+    /// shares the broker of this process, or the connection to one.
+    #[must_use]
+    pub fn with_own_ledger(&self) -> Self {
+        let client = self.client.with_own_ledger();
+        let home = LogHome::of(&client, self.home.snapshots);
+        Self { client, home, follower: Arc::default(), ..self.clone() }
+    }
+
+    /// Returns a handle to this queue that is recorded as `by` in the history of tasks.
+    #[must_use]
+    pub fn acting_as(self, by: &str) -> Self {
+        Self { by: by.into(), ..self }
     }
 
     /// Reads the state: of the broker if one can be reached, otherwise by following the log.
     async fn read(&self, query: StateQuery, freshness: Freshness) -> Result<StateAnswer> {
         let asked = query.clone();
         let request = move |answer| BrokerRequest::Read { query: asked, freshness, answer };
-        if let Some(answer) = self.broker.ask_serving(request).await {
+        if let Some(answer) = self.broker.ask_serving(&self.client, request).await {
             return answer;
         }
         self.follow(|replayed| query.needs(&replayed.state), |replayed| query.answer(&replayed.state)).await
@@ -133,7 +150,7 @@ impl JournalQueue {
         let mut following = self.follower.lock().await;
         let mut starts = 1;
         loop {
-            let follower = Follower::follow(following.take(), &self.client, self.broker.home()).await?;
+            let follower = Follower::follow(following.take(), &self.client, &self.home).await?;
             let Follower { replayed, .. } = following.insert(follower);
             replayed.state.advance(self.client.known_now()?);
             replayed.evict();

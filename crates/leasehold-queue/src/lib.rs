@@ -77,8 +77,8 @@ pub use inspect::{Filter, ListedTask, Stats};
 pub use journal::{
     AcceptedClient, ArchiveLimits, BrokerAddress, BrokerHolder, BrokerListener, BrokerStatus, BrokerTerm,
     BrokerTransport, ChangePage, ChangePosition, ClientAccess, CommitFigures, FoundBroker, JournalQueue,
-    JournalWorker, JournalWorkerState, LeaseSecret, LineChannel, NetworkAddress, PreparedListener,
-    SnapshotLimits,
+    JournalSample, JournalWorker, JournalWorkerState, LeaseSecret, LineChannel, NetworkAddress,
+    PreparedListener, SnapshotLimits,
 };
 pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, read_lease};
 pub use meta::{LayoutName, QueueMeta};

@@ -15,7 +15,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::connect::{QueueConfig, QueueLocation};
-use crate::create::{create, no_queue};
+use crate::create::{create, layout_of_new_queue, no_queue};
 use crate::meta_cache::{MetaSnapshot, Migrating, PreviousShardLen};
 
 /// Newest format of `queue.json` that this program supports.
@@ -108,6 +108,10 @@ impl QueueMeta {
         }
         let has = self.shard_prefix_len;
         match config.shard_prefix_len {
+            Some(wanted) if self.layout == LayoutName::Journal => Err(Error::invalid(format!(
+                "shard_prefix_len is set to {wanted}, but this queue has the layout `journal`, which has no shards; remove the \
+                 setting, or use a queue that was created with `--layout objects`"
+            ))),
             Some(wanted) if wanted != has.digits() => Err(Error::invalid(format!(
                 "shard_prefix_len is set to {wanted}, but this queue has {}; remove the setting, or correct it",
                 has.digits()
@@ -125,7 +129,7 @@ pub(crate) async fn open_meta(place: QueueLocation, config: &QueueConfig) -> Res
     let (meta, version) = match client.get(Purpose::Admin, keys::QUEUE).await? {
         Some(object) => (parse_meta(&object.body)?, object.version),
         None if config.mode == OpenMode::Create => {
-            let layout = config.layout.unwrap_or_default();
+            let layout = layout_of_new_queue(&client, config)?;
             create(&client, layout, wanted.unwrap_or(ShardLen::DEFAULT)).await?
         }
         None => return Err(no_queue(&client).await),

@@ -40,7 +40,7 @@ use crate::trace::Trace;
 /// Time within which a listener answers a connection.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Pause between two looks at a partition.
+/// Pause between two checks whether a partition has ended.
 const PARTED_PAUSE: Duration = Duration::from_millis(100);
 
 /// All connections of a world. Clones share the state.
@@ -133,7 +133,8 @@ impl Connections {
         Arc::new(SimTransport { connections: self.clone(), host, node })
     }
 
-    /// Lets nothing pass between two nodes for a while, if faults allow. Of two partitions of them the first to end ends both.
+    /// Lets nothing pass between two nodes for a while, if faults allow. If partitions of the same nodes overlap, the end of the first
+    /// one to end is the end of all.
     pub(crate) fn part(&self, one: &str, other: &str, duration: Duration) {
         if !self.is_injected(true) {
             return;

@@ -1,6 +1,6 @@
 //! Log of a journal: commits in one order, written by one process at a time.
 //!
-//! A log has one of two homes. In a *bucket* every commit is an object, and the conditional put of the next one decides who
+//! A log is stored in one of two ways. In a *bucket* every commit is an object, and the conditional put of the next one decides who
 //! may write (`bucket`). In a *folder* of one host commits are appended to segments, and an epoch file decides
 //! (`folder`). Both follow the rules of `docs/protocol/journal.md`, which were checked with a model checker; comments name
 //! the rule at the line that implements it.
@@ -43,12 +43,12 @@ pub use folder::{FolderLogDirectory, HeldLock, LogDirectory, LogFile};
 /// Log of a journal.
 #[derive(Debug, Clone)]
 pub struct Log {
-    home: Home<BucketLog, FolderLog>,
+    storage: Storage<BucketLog, FolderLog>,
 }
 
 /// Bucket or folder variant of a log, or of a part of it.
 #[derive(Debug, Clone)]
-enum Home<B, F> {
+enum Storage<B, F> {
     Bucket(B),
     Folder(F),
 }
@@ -100,7 +100,7 @@ impl Log {
     /// Log as objects of a bucket, or of any other store.
     #[must_use]
     pub fn in_bucket(client: Client) -> Self {
-        Self { home: Home::Bucket(BucketLog::new(client)) }
+        Self { storage: Storage::Bucket(BucketLog::new(client)) }
     }
 
     /// Log as segments in the folder of a queue on a disk of this host. Not for mounts that hosts share: kernel locks and
@@ -114,13 +114,13 @@ impl Log {
     /// Log as segments in a directory of any kind, for tests and the simulator.
     #[must_use]
     pub fn in_directory(directory: Arc<dyn LogDirectory>, host: Arc<dyn Host>) -> Self {
-        Self { home: Home::Folder(FolderLog::new(directory, host)) }
+        Self { storage: Storage::Folder(FolderLog::new(directory, host)) }
     }
 
     /// Begins a new segment from this size on; for tests.
     #[must_use]
     pub fn with_segment_bytes(mut self, bytes: u64) -> Self {
-        if let Home::Folder(log) = &mut self.home {
+        if let Storage::Folder(log) = &mut self.storage {
             log.set_segment_bytes(bytes);
         }
         self
@@ -145,9 +145,9 @@ impl Log {
         mut on_commit: impl FnMut(Commit) -> Result<()> + Send,
     ) -> Result<TakeOver> {
         let replay = Replay { holder, from, fence: &mut fence, on_commit: &mut on_commit };
-        match &self.home {
-            Home::Bucket(log) => log.take_over(replay).await,
-            Home::Folder(log) => log.take_over(replay).await,
+        match &self.storage {
+            Storage::Bucket(log) => log.take_over(replay).await,
+            Storage::Folder(log) => log.take_over(replay).await,
         }
     }
 
@@ -155,18 +155,18 @@ impl Log {
     #[must_use]
     pub fn reader(&self, from: LogPosition) -> LogReader {
         LogReader {
-            home: match &self.home {
-                Home::Bucket(log) => Home::Bucket(log.reader(from)),
-                Home::Folder(log) => Home::Folder(log.reader(from)),
+            storage: match &self.storage {
+                Storage::Bucket(log) => Storage::Bucket(log.reader(from)),
+                Storage::Folder(log) => Storage::Folder(log.reader(from)),
             },
         }
     }
 
     /// True if the log has no commit. Cost in a bucket: one list.
     pub async fn is_empty(&self) -> Result<bool> {
-        match &self.home {
-            Home::Bucket(log) => log.is_empty().await,
-            Home::Folder(log) => log.is_empty().await,
+        match &self.storage {
+            Storage::Bucket(log) => log.is_empty().await,
+            Storage::Folder(log) => log.is_empty().await,
         }
     }
 
@@ -181,18 +181,18 @@ impl Log {
         from: LogPosition,
         mut on_commit: impl FnMut(Commit) -> Result<()> + Send,
     ) -> Result<Vec<LogFault>> {
-        match &self.home {
-            Home::Bucket(log) => log.check(from, &mut on_commit).await,
-            Home::Folder(log) => log.check(from, &mut on_commit).await,
+        match &self.storage {
+            Storage::Bucket(log) => log.check(from, &mut on_commit).await,
+            Storage::Folder(log) => log.check(from, &mut on_commit).await,
         }
     }
 
     /// True if the process that took the log over last is alive, false if it has ended; none in a bucket, whose log
     /// cannot tell. A process that is stopped is alive.
     pub async fn holder_is_alive(&self) -> Result<Option<bool>> {
-        match &self.home {
-            Home::Bucket(_) => Ok(None),
-            Home::Folder(log) => log.holder_is_alive().await.map(Some),
+        match &self.storage {
+            Storage::Bucket(_) => Ok(None),
+            Storage::Folder(log) => log.holder_is_alive().await.map(Some),
         }
     }
 }
@@ -212,8 +212,8 @@ pub struct FencedLog {
 }
 
 impl FencedLog {
-    fn new(home: Home<BucketWriter, FolderWriter>) -> Self {
-        Self { writer: LogWriter { home } }
+    fn new(storage: Storage<BucketWriter, FolderWriter>) -> Self {
+        Self { writer: LogWriter { storage } }
     }
 
     /// Position after the fence.
@@ -249,7 +249,7 @@ pub enum LogThread {
 /// Log that this process may write.
 #[derive(Debug)]
 pub struct LogWriter {
-    home: Home<BucketWriter, FolderWriter>,
+    storage: Storage<BucketWriter, FolderWriter>,
 }
 
 impl LogWriter {
@@ -263,9 +263,9 @@ impl LogWriter {
     ///
     /// Not cancel safe: a dropped call poisons the writer.
     pub async fn commit(&mut self, records: Bytes, count: u32) -> Result<CommitOutcome> {
-        match &mut self.home {
-            Home::Bucket(writer) => writer.commit(&records, count).await,
-            Home::Folder(writer) => writer.commit(records, count).await,
+        match &mut self.storage {
+            Storage::Bucket(writer) => writer.commit(&records, count).await,
+            Storage::Folder(writer) => writer.commit(records, count).await,
         }
     }
 
@@ -278,15 +278,15 @@ impl LogWriter {
         if breaks("log-current-unread") {
             return Ok(true);
         }
-        match &mut self.home {
-            Home::Bucket(writer) => writer.is_current().await,
-            Home::Folder(writer) => writer.is_current().await,
+        match &mut self.storage {
+            Storage::Bucket(writer) => writer.is_current().await,
+            Storage::Folder(writer) => writer.is_current().await,
         }
     }
 
     /// Chooses the thread of the next calls. In a bucket nothing blocks.
     pub fn set_thread(&mut self, thread: LogThread) {
-        if let Home::Folder(writer) = &mut self.home {
+        if let Storage::Folder(writer) = &mut self.storage {
             writer.set_thread(thread);
         }
     }
@@ -294,9 +294,9 @@ impl LogWriter {
     /// Position after the last confirmed commit.
     #[must_use]
     pub fn position(&self) -> LogPosition {
-        match &self.home {
-            Home::Bucket(writer) => writer.position(),
-            Home::Folder(writer) => writer.position(),
+        match &self.storage {
+            Storage::Bucket(writer) => writer.position(),
+            Storage::Folder(writer) => writer.position(),
         }
     }
 
@@ -304,9 +304,9 @@ impl LogWriter {
     #[must_use]
     pub fn trimmer(&self) -> LogTrimmer {
         LogTrimmer {
-            home: match &self.home {
-                Home::Bucket(writer) => Home::Bucket(writer.trimmer()),
-                Home::Folder(writer) => Home::Folder(writer.trimmer()),
+            storage: match &self.storage {
+                Storage::Bucket(writer) => Storage::Bucket(writer.trimmer()),
+                Storage::Folder(writer) => Storage::Folder(writer.trimmer()),
             },
         }
     }
@@ -315,7 +315,7 @@ impl LogWriter {
 /// Deletes commits that a snapshot covers.
 #[derive(Debug, Clone)]
 pub struct LogTrimmer {
-    home: Home<BucketTrimmer, FolderTrimmer>,
+    storage: Storage<BucketTrimmer, FolderTrimmer>,
 }
 
 impl LogTrimmer {
@@ -326,9 +326,9 @@ impl LogTrimmer {
     /// its next slot taken, however late it wakes up (B1). In a folder whole segments are deleted, and the files of
     /// takeovers before this one.
     pub async fn delete_below(&self, floor: Seq, deleted_to: Seq, fences: &BTreeSet<Seq>) -> Result<u64> {
-        match &self.home {
-            Home::Bucket(trimmer) => trimmer.delete_below(floor, deleted_to, fences).await,
-            Home::Folder(trimmer) => trimmer.delete_below(floor).await,
+        match &self.storage {
+            Storage::Bucket(trimmer) => trimmer.delete_below(floor, deleted_to, fences).await,
+            Storage::Folder(trimmer) => trimmer.delete_below(floor).await,
         }
     }
 }
@@ -341,25 +341,25 @@ impl LogTrimmer {
 /// position.
 #[derive(Debug)]
 pub struct LogReader {
-    home: Home<BucketReader, FolderReader>,
+    storage: Storage<BucketReader, FolderReader>,
 }
 
 impl LogReader {
     /// Reads the commits up to the current end, in order. After an error, or a mismatch, the reader continues after the
     /// last commit that `on_commit` has got.
     pub async fn read(&mut self, mut on_commit: impl FnMut(Commit) -> Result<()> + Send) -> Result<Followed> {
-        match &mut self.home {
-            Home::Bucket(reader) => reader.read(&mut on_commit).await,
-            Home::Folder(reader) => reader.read(&mut on_commit).await,
+        match &mut self.storage {
+            Storage::Bucket(reader) => reader.read(&mut on_commit).await,
+            Storage::Folder(reader) => reader.read(&mut on_commit).await,
         }
     }
 
     /// Position after the last commit that was read.
     #[must_use]
     pub fn position(&self) -> LogPosition {
-        match &self.home {
-            Home::Bucket(reader) => reader.position(),
-            Home::Folder(reader) => reader.position(),
+        match &self.storage {
+            Storage::Bucket(reader) => reader.position(),
+            Storage::Folder(reader) => reader.position(),
         }
     }
 }

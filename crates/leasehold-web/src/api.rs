@@ -2,6 +2,7 @@
 
 pub(crate) mod actions;
 pub(crate) mod artifacts;
+pub(crate) mod broker;
 pub(crate) mod outposts;
 pub(crate) mod overview;
 pub(crate) mod row;

@@ -1,7 +1,8 @@
 //! Counts over all tasks, computed in one pass and once for all viewers.
 
 use leasehold_core::task::summary_line;
-use leasehold_core::{Status, StoreTime, TaskId};
+use leasehold_core::{Status, StoreTime, TaskId, TaskType};
+use leasehold_queue::{JournalWorker, JournalWorkerState};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -37,11 +38,11 @@ pub(crate) struct StatusCounts {
 /// Number of tasks of one type, by status.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct TypeCounts {
-    task_type: String,
-    pending: u64,
-    running: u64,
+    pub(crate) task_type: String,
+    pub(crate) pending: u64,
+    pub(crate) running: u64,
     completed: u64,
-    failed: u64,
+    pub(crate) failed: u64,
     other: u64,
     /// Number of due tasks, and the time since when the first of them is due.
     #[serde(skip)]
@@ -57,8 +58,8 @@ pub(crate) struct TypeCounts {
 /// tasks.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct UnclaimedType {
-    task_type: String,
-    due: u64,
+    pub(crate) task_type: String,
+    pub(crate) due: u64,
     /// Time since when a task is due and none was claimed.
     since: StoreTime,
 }
@@ -85,7 +86,8 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    pub(crate) fn of(table: &TaskTable, now: StoreTime) -> Self {
+    /// `workers` are those that have told their types.
+    pub(crate) fn of(table: &TaskTable, workers: &[JournalWorker], now: StoreTime) -> Self {
         let (mut counts, mut cost, mut slots) =
             (StatusCounts::default(), CostEstimate::default(), ChartBuilder::until(now));
         let mut types: HashMap<&str, TypeCounts> = HashMap::new();
@@ -104,7 +106,7 @@ impl Figures {
         let types: Vec<_> = types.into_values().collect();
         Self {
             counts,
-            unclaimed: unclaimed_types(&types, now),
+            unclaimed: unclaimed_types(&types, workers, now),
             oldest_due_secs: oldest.map(|at| now.since(at).as_secs()),
             types: largest_types(types),
             chart: slots.chart(),
@@ -113,6 +115,32 @@ impl Figures {
             failures: last_failures(table),
             has_outposts,
         }
+    }
+}
+
+impl Figures {
+    /// Takes the counts of a queue that counts its finished tasks, which may have more than the table.
+    fn corrected(self, snapshot: &QueueSnapshot) -> Self {
+        let Some((stats, finished)) = snapshot
+            .index
+            .as_ref()
+            .and_then(|index| Some((&index.value, index.value.finished.as_ref()?)))
+            .filter(|_| snapshot.pass.ended.is_some())
+        else {
+            return self;
+        };
+        let of = |status| finished.get(&status).copied().unwrap_or(0);
+        let counts = StatusCounts {
+            pending: stats.due + stats.scheduled,
+            due: stats.due,
+            scheduled: stats.scheduled,
+            running: stats.running,
+            completed: of(Status::Completed),
+            failed: of(Status::Failed),
+            cancelled: of(Status::Cancelled),
+            expired: of(Status::Expired),
+        };
+        Self { counts, ..self }
     }
 }
 
@@ -192,9 +220,18 @@ fn largest_types(mut types: Vec<TypeCounts>) -> Vec<TypeCounts> {
     types
 }
 
-/// Types whose due tasks have waited too long while no worker claimed one of the type, longest first.
-fn unclaimed_types(types: &[TypeCounts], now: StoreTime) -> Vec<UnclaimedType> {
-    let unclaimed = types.iter().filter_map(|one| {
+/// Types whose due tasks have waited too long while no worker claimed one of the type, longest first. A type that a worker
+/// handles is not among them: its tasks wait for a free slot.
+fn unclaimed_types(types: &[TypeCounts], workers: &[JournalWorker], now: StoreTime) -> Vec<UnclaimedType> {
+    let is_handled = |task_type: &str| {
+        TaskType::checked("task type", task_type).is_ok_and(|task_type| {
+            let handles = |worker: &JournalWorker| {
+                worker.state == JournalWorkerState::Alive && worker.types.contains(&task_type)
+            };
+            workers.iter().any(handles)
+        })
+    };
+    let unclaimed = types.iter().filter(|one| !is_handled(&one.task_type)).filter_map(|one| {
         let since = one.unclaimed_since().filter(|since| now.since(*since) >= UNCLAIMED_AFTER)?;
         Some(UnclaimedType { task_type: one.task_type.clone(), due: one.due, since })
     });
@@ -235,7 +272,9 @@ impl FiguresCache {
         {
             return figures.clone();
         }
-        let figures = Arc::new(Figures::of(&snapshot.table, now));
+        let workers = snapshot.journal.workers.as_ref().filter(|_| snapshot.journal.absence.is_none());
+        let workers = workers.map_or(&[][..], |workers| &workers.value);
+        let figures = Arc::new(Figures::of(&snapshot.table, workers, now).corrected(snapshot));
         *counted = Some((snapshot.revision(), second, figures.clone()));
         figures
     }

@@ -1,7 +1,7 @@
 //! Dashboard: the state of a queue on one page, and actions on tasks (cancel, retry, run now).
 //!
 //! ```text
-//!   viewers ──▶ listener ──▶ access ──▶ routes ──▶ api ──▶ snapshot ◀── sampler ──▶ the store
+//!   viewers ──▶ listener ──▶ access ──▶ routes ──▶ api ──▶ snapshot ◀── sampler ──▶ the store, or the broker
 //!   Prometheus ─┘                                   │      last known state    the only periodic reader
 //!                                                   └──▶ task_cache, actions: single tasks
 //! ```
@@ -19,6 +19,7 @@
 //! | `chart` | charts of the last hour, by minute |
 //! | `cost` | requests derived from a task's history |
 //! | `figures` | counts over all tasks, computed once for all viewers |
+//! | `journal_view` | broker of a journal, as last seen |
 //! | `viewers` | recently viewed topics |
 //! | `metrics` | metrics for Prometheus |
 //! | `task_cache` | cache of opened tasks |
@@ -26,7 +27,7 @@
 //! | `page` | static files of the page |
 //! | `query` | filter and order of a task list |
 //! | `routes` | HTTP routes |
-//! | `sampler` | reads the store into the snapshot |
+//! | `sampler` | reads the queue into the snapshot, one source per layout |
 //! | `table` | compact table of all tasks as last read |
 
 mod access;
@@ -34,6 +35,7 @@ mod api;
 mod chart;
 mod cost;
 mod figures;
+mod journal_view;
 mod metrics;
 mod pace;
 mod page;

@@ -3,6 +3,8 @@
 //! A scrape counts as viewing, so that scraped values are fresh. Values that have never been read are omitted rather than
 //! reported as zero.
 
+mod broker;
+
 use std::fmt::{Display, Write};
 use std::sync::Arc;
 
@@ -28,6 +30,9 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Api
         let snapshot = app.shared.snapshot();
         tasks(&app, &snapshot, &mut text)?;
         holders(&snapshot, &mut text);
+        if app.shared.journal().is_some() {
+            broker::broker(&snapshot.journal, &mut text);
+        }
         sample(&app, &snapshot, &mut text);
     }
     requests(&app, &mut text);
@@ -48,6 +53,20 @@ fn tasks(app: &App, snapshot: &QueueSnapshot, text: &mut MetricsText) -> Result<
             ("expired", counts.expired),
         ] {
             text.sample(&[("status", status)], count);
+        }
+        let help = "Pending and running tasks, and failed ones in the table, by type: the largest types.";
+        text.family("leasehold_type_tasks", "gauge", help);
+        for one in &figures.types {
+            for (status, count) in
+                [("pending", one.pending), ("running", one.running), ("failed", one.failed)]
+            {
+                text.sample(&[("task_type", &one.task_type), ("status", status)], count);
+            }
+        }
+        let help = "Due tasks of types of which no worker has claimed one for two minutes.";
+        text.family("leasehold_unclaimed_tasks", "gauge", help);
+        for one in &figures.unclaimed {
+            text.sample(&[("task_type", &one.task_type)], one.due);
         }
     }
     if let Some(index) = &snapshot.index {

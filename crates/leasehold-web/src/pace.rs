@@ -7,10 +7,14 @@
 
 use std::time::Duration;
 
+use crate::snapshot::DOWN_AFTER;
+
 /// Average lists per minute for passes over the tasks of a bucket: 12 cost 9 cents a day at list prices.
 const LISTS_PER_MINUTE: u32 = 12;
 /// Average gets of leases per minute while they are viewed: 600 cost 35 cents a day at list prices.
 const LEASES_PER_MINUTE: u32 = 600;
+/// Interval between samples of a journal in a bucket while no broker can be reached: 6 cents a month.
+const LOG_INTERVAL: Duration = Duration::from_secs(30);
 /// Lists of one count of the index up to which the interval does not grow.
 const INDEX_LISTS: u32 = 8;
 /// Ratio of the pause after a pass on a folder to its duration: passes take at most a fifth of the time.
@@ -63,6 +67,17 @@ impl RefreshPace {
         }
     }
 
+    /// Interval between samples of a journal while it is viewed. The broker answers from memory, and its time is limited as that of
+    /// a folder. Without a broker each sample takes about five gets; one that was replaced is found soon.
+    pub(crate) fn journal_every(self, last: SampleCost, absent_for: Option<Duration>) -> Duration {
+        let shortest = match (self, absent_for) {
+            (_, None) => Self::Folder.min_interval(),
+            (Self::Bucket, Some(absent)) if absent > DOWN_AFTER => LOG_INTERVAL,
+            (_, Some(_)) => Self::Bucket.min_interval(),
+        };
+        shortest.max(last.time * (PAUSE_RATIO + 1))
+    }
+
     /// Interval between reads of leases while they are viewed. Shard leases last 30 s by default, worker leases as long or
     /// longer; each takes a get.
     pub(crate) fn leases_every(self, leases: usize) -> Duration {
@@ -93,6 +108,17 @@ mod tests {
         let cost = |millis| SampleCost { lists: 100, time: Duration::from_millis(millis) };
         assert_eq!(RefreshPace::Folder.tasks_every(cost(10)), Duration::from_secs(2));
         assert_eq!(RefreshPace::Folder.tasks_every(cost(3_000)), Duration::from_secs(15));
+    }
+
+    #[test]
+    fn a_journal_without_a_broker_is_sampled_less_often() {
+        let cost = SampleCost { lists: 0, time: Duration::from_millis(10) };
+        let secs = |pace: RefreshPace, absent: Option<u64>| {
+            pace.journal_every(cost, absent.map(Duration::from_secs)).as_secs()
+        };
+        for (pace, every) in [(RefreshPace::Folder, [2, 5, 5]), (RefreshPace::Bucket, [2, 5, 30])] {
+            assert_eq!([None, Some(1), Some(61)].map(|absent| secs(pace, absent)), every, "{pace:?}");
+        }
     }
 
     #[test]

@@ -36,6 +36,7 @@ use tokio::sync::oneshot;
 use crate::access::{Access, AccessDenied};
 use crate::figures::FiguresCache;
 use crate::sampler::Shared;
+use crate::snapshot::DOWN_AFTER;
 use crate::task_cache::TaskCache;
 use crate::{SettingRow, WebOptions, api, metrics, page};
 
@@ -66,9 +67,12 @@ pub(crate) struct App {
 impl App {
     pub(crate) fn new(queue: &Queue, options: WebOptions) -> leasehold_core::Result<Self> {
         let WebOptions { token, allows_actions, pace, prices, settings, .. } = options;
-        let own = queue.objects()?.with_own_ledger().acting_as("dashboard");
+        let own: Queue = match queue.journal() {
+            Ok(journal) => journal.with_own_ledger().acting_as("dashboard").into(),
+            Err(_) => queue.objects()?.with_own_ledger().acting_as("dashboard").into(),
+        };
         Ok(Self {
-            shared: Arc::new(Shared::new(own.into(), pace)?),
+            shared: Arc::new(Shared::new(own, pace)?),
             process: queue.client()?.clone(),
             access: Access { token, allows_actions },
             prices,
@@ -258,12 +262,14 @@ fn file(name: &str) -> Response {
     }
 }
 
-/// Health check: 503 if the store cannot be read. Sends no requests to the store.
-async fn healthz(State(app): State<Arc<App>>) -> Response {
-    const DOWN_AFTER: Duration = Duration::from_mins(1);
-    if app.shared.snapshot().is_down(app.shared.host().instant(), DOWN_AFTER) {
-        // The path is public: the error, which names the store, is not included.
+/// Health check: 503 if the store cannot be read, or no broker can be reached. Sends no requests to the store.
+pub(crate) async fn healthz(State(app): State<Arc<App>>) -> Response {
+    let (snapshot, now) = (app.shared.snapshot(), app.shared.host().instant());
+    // The path is public: the error, which names the store, is not included, nor the process of the broker.
+    if snapshot.is_down(now, DOWN_AFTER) {
         (StatusCode::SERVICE_UNAVAILABLE, "store unavailable\n").into_response()
+    } else if snapshot.journal.is_without_broker(now, DOWN_AFTER) {
+        (StatusCode::SERVICE_UNAVAILABLE, "no broker can be reached\n").into_response()
     } else {
         "ok\n".into_response()
     }
@@ -321,7 +327,7 @@ mod tests {
             let pass = async |secs: u64, wanted: u16| {
                 let began = fixture.host.instant();
                 loop {
-                    let pause = sampler::index(&fixture.app.shared).await;
+                    let pause = sampler::objects::index(&fixture.app.shared).await;
                     let took = fixture.host.instant().since(began).as_secs();
                     assert!(took <= secs, "{state:?}: not {wanted} after {took} s");
                     if health().await == wanted {
@@ -333,7 +339,7 @@ mod tests {
             fixture.view_and_sample().await;
             // The last count before the outage is one without viewers, who are counted for some seconds.
             fixture.host.advance(Duration::from_mins(1));
-            sampler::index(&fixture.app.shared).await;
+            sampler::objects::index(&fixture.app.shared).await;
             assert_eq!(health().await, 200);
             switch.set(state);
             pass(secs, 503).await;
@@ -364,7 +370,7 @@ mod tests {
         fixture.view_and_sample().await;
         fixture.host.advance(Duration::from_mins(2));
         switch.set(StoreState::Denied);
-        sampler::index(&fixture.app.shared).await;
+        sampler::objects::index(&fixture.app.shared).await;
         assert_eq!(healthz(State(fixture.app.clone())).await.status().as_u16(), 200);
     }
 }

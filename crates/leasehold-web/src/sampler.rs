@@ -1,26 +1,30 @@
-//! Reads the store into the snapshot: the only part of the dashboard that sends requests on its own, once for all viewers.
+//! Reads the queue into the snapshot: the only part of the dashboard that sends requests on its own, once for all viewers.
 //!
-//! It reads five parts, each at its own pace: the index (counted by lists), the tasks (listed, and read where they have
-//! changed), leases of workers, leases of shards, and artifacts. Without viewers only the index is counted, once a minute,
-//! so that the chart of a night without viewers is not empty. Before that `queue.json` is read: a count may take half a
-//! minute to fail, and `/healthz` must report an unavailable store sooner.
+//! What it reads depends on the layout of the queue, and the result is one snapshot, so that views, figures and actions need
+//! not know the layout:
 //!
-//! Each part is one function that reads what is due and returns how long to wait. Its only state is the snapshot, so that
-//! tests can call it at any time of a simulated clock.
+//! | layout | parts |
+//! | --- | --- |
+//! | `objects` | the index, the tasks, leases of workers, leases of shards |
+//! | `journal` | the broker, with its workers, counts and the tasks that have changed: one part |
+//! | both | artifacts |
+//!
+//! Each part has its own pace, and is one function that reads what is due and returns how long to wait. Its only state is the
+//! snapshot, so that tests can call it at any time of a simulated clock.
 
+pub(crate) mod journal;
+pub(crate) mod objects;
 #[cfg(test)]
 mod tests;
 
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use futures::future::{Either, join_all, select};
-use futures::{FutureExt, StreamExt, TryStreamExt, stream};
-use leasehold_core::limits::RESPONSE_TIMEOUT;
-use leasehold_core::{Error, Kind, Result, ShardLen, Task, TaskId, keys};
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all, select};
+use leasehold_core::{Result, ShardLen, Task, TaskId};
 use leasehold_pieces::prune;
-use leasehold_queue::inspect::READS_AT_ONCE;
-use leasehold_queue::{ListedTask, ObjectQueue, Queue};
+use leasehold_queue::{JournalQueue, ObjectQueue, Queue};
 use leasehold_store::host::Instant;
 use leasehold_store::{Client, Host, Purpose};
 use leasehold_worker::Shutdown;
@@ -33,21 +37,14 @@ use crate::viewers::{Topic, Viewers};
 
 /// Interval between counts of the index without viewers.
 const IDLE_INTERVAL: Duration = Duration::from_mins(1);
-/// Longest wait for `queue.json`. Longer than the wait for one response, so that the store client
-/// notices and logs a store that does not respond.
-const PROBE_TIMEOUT: Duration = RESPONSE_TIMEOUT.saturating_add(Duration::from_secs(2));
 /// Interval between retries of rarely read parts while the store fails.
 const RETRY_EVERY: Duration = Duration::from_secs(10);
 /// Interval between checks for the existence of artifacts while they are not viewed.
 const ARTIFACT_CHECK_INTERVAL: Duration = Duration::from_mins(5);
-/// Number of tasks read in one batch, so that the page shows the first tasks while the rest are being read.
-const BATCH: usize = 256;
 /// Number of entries in one page of a list.
 const PAGE: usize = 1_000;
 /// Largest number of artifacts that are shown.
 const ARTIFACTS_MAX: usize = 10_000;
-/// Largest number of worker leases that are shown; they are kept for a week after their last use.
-const WORKERS_MAX: usize = 1_000;
 
 /// State shared by the sampler and the HTTP handlers.
 #[derive(Debug)]
@@ -69,6 +66,11 @@ impl Shared {
     /// Returns the queue with its current number of shards, which may have changed since it was opened.
     pub(crate) fn queue(&self) -> Queue {
         self.opened.objects().map_or_else(|_| self.opened.clone(), |objects| objects.refreshed().into())
+    }
+
+    /// The queue, if it is in the layout `journal`.
+    pub(crate) fn journal(&self) -> Option<&JournalQueue> {
+        self.opened.journal().ok()
     }
 
     /// Client of the store, with the requests of the dashboard.
@@ -117,13 +119,15 @@ impl Shared {
 
 /// Samples until shutdown. It only reads, so it can be cancelled at any point.
 pub(crate) async fn run(shared: &Shared, shutdown: Shutdown) {
-    let parts = [
-        repeat(shared, index).boxed(),
-        repeat(shared, tasks).boxed(),
-        repeat(shared, workers).boxed(),
-        repeat(shared, shards).boxed(),
-        repeat(shared, artifacts).boxed(),
-    ];
+    let mut parts: Vec<BoxFuture<'_, ()>> = vec![repeat(shared, artifacts).boxed()];
+    if shared.journal().is_some() {
+        parts.push(repeat(shared, journal::sample).boxed());
+    } else {
+        parts.push(repeat(shared, objects::index).boxed());
+        parts.push(repeat(shared, objects::tasks).boxed());
+        parts.push(repeat(shared, objects::workers).boxed());
+        parts.push(repeat(shared, objects::shards).boxed());
+    }
     select(join_all(parts), Box::pin(shutdown.reached(Stage::Drain))).await;
 }
 
@@ -182,195 +186,6 @@ fn record<T>(
     // The interval may depend on the snapshot.
     drop(snapshot);
     every(cost).saturating_sub(time)
-}
-
-/// Counts the index.
-pub(crate) async fn index(shared: &Shared) -> Duration {
-    let is_viewed = shared.viewers.is_viewed(Topic::Queue);
-    let every = |cost| {
-        if is_viewed {
-            shared.pace.index_every(cost)
-        } else if shared.snapshot().is_failing(Part::Index) {
-            RETRY_EVERY
-        } else {
-            IDLE_INTERVAL
-        }
-    };
-    if let Some(left) = until_due(shared, Part::Index, every) {
-        return left;
-    }
-    let at = shared.host().instant();
-    let counted = async {
-        if !is_viewed {
-            probe(shared).await?;
-        }
-        let stats = shared.queue().stats().await?;
-        Ok((stats, shared.queue().now()?.earliest))
-    };
-    let counted = counted.await;
-    let entries = counted.as_ref().map_or(0, |(stats, _)| stats.due + stats.scheduled + stats.running);
-    // Four kinds of entries, each with a page that is not full.
-    let lists = 4 + entries / PAGE as u64;
-    let requests = shared.requests();
-    record(shared, Part::Index, (at, lists), counted, every, |snapshot, (stats, now)| {
-        snapshot.set_index(stats, at, now, requests);
-    })
-}
-
-/// Reads `queue.json` to check that the store responds and still has the queue. The read can be cancelled at any point.
-async fn probe(shared: &Shared) -> Result<()> {
-    let read = Box::pin(shared.client().get(Purpose::Admin, keys::QUEUE));
-    let store = || shared.client().describe();
-    match select(read, shared.host().sleep(PROBE_TIMEOUT)).await {
-        Either::Left((Ok(None), _)) => {
-            Err(Error::new(Kind::Corrupt, format!("queue.json is missing at {}", store())))
-        }
-        Either::Left((read, _)) => read.map(drop),
-        Either::Right(_) => {
-            let (store, secs) = (store(), PROBE_TIMEOUT.as_secs());
-            Err(Error::new(Kind::Unavailable, format!("{store} did not respond within {secs} s")))
-        }
-    }
-}
-
-/// Passes over the tasks: lists them all, reads those that may have changed.
-pub(crate) async fn tasks(shared: &Shared) -> Duration {
-    if !shared.viewers.is_viewed(Topic::Queue) {
-        return skip_unviewed(shared, Part::Tasks);
-    }
-    let every = |cost| shared.pace.tasks_every(cost);
-    if let Some(left) = until_due(shared, Part::Tasks, every) {
-        return left;
-    }
-    let at = shared.host().instant();
-    let passed = pass(shared).await;
-    let lists = shared.snapshot().pass.listed.div_ceil(PAGE as u64).max(1);
-    record(shared, Part::Tasks, (at, lists), passed, every, |snapshot, is_cut| {
-        // Tasks beyond the last row were not listed; those before it that were not listed are gone.
-        if snapshot.table.end_pass() > 0 || snapshot.pass.ended.is_none() || snapshot.pass.is_cut != is_cut {
-            snapshot.bump_revision();
-        }
-        snapshot.pass.is_cut = is_cut;
-        snapshot.pass.ended = Some(at);
-    })
-}
-
-/// Runs one pass. Returns true if there are more tasks than the table has room for.
-async fn pass(shared: &Shared) -> Result<bool> {
-    begin_pass(shared)?;
-    // Processes each page of the list as a whole.
-    let queue = shared.queue();
-    let mut pages = std::pin::pin!(queue.list_timestamps().try_ready_chunks(PAGE));
-    while let Some(page) = pages.try_next().await.map_err(|error| error.1)? {
-        let (mut changed, is_cut) = note_listed(shared, page);
-        while !changed.is_empty() {
-            let rest = changed.split_off(changed.len().min(BATCH));
-            read(shared, std::mem::replace(&mut changed, rest)).await?;
-        }
-        if is_cut {
-            return Ok(true);
-        }
-        // An in-memory store never yields, and viewers must be served meanwhile.
-        tokio::task::yield_now().await;
-    }
-    Ok(false)
-}
-
-/// Returns the tasks of a page that have to be read, and true if there was no room for some.
-fn note_listed(shared: &Shared, mut page: Vec<ListedTask>) -> (Vec<ListedTask>, bool) {
-    let mut snapshot = shared.snapshot_mut();
-    let room =
-        snapshot.table.capacity().saturating_sub(usize::try_from(snapshot.pass.listed).unwrap_or(usize::MAX));
-    let is_cut = page.len() > room;
-    page.truncate(room);
-    snapshot.pass.listed += page.len() as u64;
-    page.retain(|listed| snapshot.table.note_listed(listed));
-    (page, is_cut)
-}
-
-fn begin_pass(shared: &Shared) -> Result<()> {
-    let now = shared.queue().now()?.earliest;
-    let mut snapshot = shared.snapshot_mut();
-    snapshot.table.begin_pass(now);
-    (snapshot.pass.listed, snapshot.pass.read, snapshot.pass.denied) = (0, 0, 0);
-    Ok(())
-}
-
-/// Reads listed tasks into the table.
-async fn read(shared: &Shared, listed: Vec<ListedTask>) -> Result<()> {
-    let now = shared.queue().now()?.earliest;
-    let queue = &shared.queue();
-    let reads = listed.into_iter().map(|one| async move {
-        let task = queue.read_listed(&one).await;
-        (one, task)
-    });
-    let mut reads = stream::iter(reads).buffer_unordered(READS_AT_ONCE);
-    while let Some((one, task)) = reads.next().await {
-        let mut snapshot = shared.snapshot_mut();
-        snapshot.pass.read += 1;
-        let changed = match task {
-            Ok(Some(task)) => snapshot.table.put_listed(&one, &task, now),
-            // Deleted since it was listed, or the forwarding marker of a task that is listed elsewhere.
-            Ok(None) => snapshot.table.put_non_task(&one, false, now),
-            Err(error) if error.kind() == Kind::Corrupt => snapshot.table.put_non_task(&one, true, now),
-            // One object that the store denies access to does not hide the others.
-            Err(error) if error.kind() == Kind::Denied => {
-                snapshot.pass.denied += 1;
-                RowChange::No
-            }
-            Err(error) => return Err(error),
-        };
-        if changed == RowChange::Yes {
-            snapshot.bump_revision();
-        }
-    }
-    Ok(())
-}
-
-/// Reads the leases of workers, and the sizes of their inboxes.
-pub(crate) async fn workers(shared: &Shared) -> Duration {
-    if !shared.viewers.is_viewed(Topic::Workers) {
-        return skip_unviewed(shared, Part::Workers);
-    }
-    let names = shared.snapshot().workers.as_ref().map_or(0, |seen| seen.value.0.len());
-    let every = |_| shared.pace.leases_every(names);
-    if let Some(left) = until_due(shared, Part::Workers, every) {
-        return left;
-    }
-    let at = shared.host().instant();
-    let seen = async {
-        let queue = shared.queue();
-        let objects = queue.objects()?;
-        let names: Vec<_> = objects.worker_leases().take(WORKERS_MAX).try_collect().await?;
-        Ok((names, objects.inbox_sizes().await?))
-    };
-    let seen = seen.await;
-    record(shared, Part::Workers, (at, 2), seen, every, |snapshot, value| {
-        if snapshot.workers.as_ref().is_none_or(|old| old.value != value) {
-            snapshot.bump_revision();
-        }
-        snapshot.workers = Some(Reading { at, value });
-    })
-}
-
-/// Reads the leases on shards.
-pub(crate) async fn shards(shared: &Shared) -> Duration {
-    if !shared.viewers.is_viewed(Topic::Shards) {
-        return skip_unviewed(shared, Part::Shards);
-    }
-    let groups = shared.snapshot().shards.as_ref().map_or(0, |seen| seen.value.len());
-    let every = |_| shared.pace.leases_every(groups);
-    if let Some(left) = until_due(shared, Part::Shards, every) {
-        return left;
-    }
-    let at = shared.host().instant();
-    let seen = async { shared.queue().objects()?.shard_leases().await }.await;
-    record(shared, Part::Shards, (at, 1), seen, every, |snapshot, value| {
-        if snapshot.shards.as_ref().is_none_or(|old| old.value != value) {
-            snapshot.bump_revision();
-        }
-        snapshot.shards = Some(Reading { at, value });
-    })
 }
 
 /// Lists artifacts while they are viewed; otherwise checks from time to time whether there are any.

@@ -9,6 +9,7 @@ use leasehold_queue::{LeaseInfo, Stats, WorkerLeaseKind};
 use leasehold_store::host::Instant;
 use serde::Serialize;
 
+use crate::journal_view::JournalView;
 use crate::pace::SampleCost;
 use crate::table::TaskTable;
 
@@ -21,6 +22,8 @@ const SPENDING_LEAST: Duration = Duration::from_mins(1);
 /// Time for which task statuses count as current after a read.
 const FRESH_FOR: Duration = Duration::from_secs(15);
 
+/// Time after which a failure counts as an outage.
+pub(crate) const DOWN_AFTER: Duration = Duration::from_mins(1);
 /// Age after which a failure is no longer reported; the index is read at least every minute.
 const RECENT: Duration = Duration::from_mins(3);
 
@@ -55,6 +58,7 @@ pub(crate) enum Part {
     Tasks,
     Workers,
     Shards,
+    Journal,
     Artifacts,
 }
 
@@ -65,6 +69,7 @@ impl Part {
             Self::Tasks => "tasks",
             Self::Workers => "workers",
             Self::Shards => "shards",
+            Self::Journal => "journal",
             Self::Artifacts => "artifacts",
         }
     }
@@ -131,6 +136,8 @@ pub(crate) struct QueueSnapshot {
     pub(crate) workers: Option<Reading<Workers>>,
     pub(crate) shards: Option<Reading<Shards>>,
     pub(crate) artifacts: Option<Reading<ArtifactsPart>>,
+    /// Broker of a queue in the layout `journal`, and the place among its changes.
+    pub(crate) journal: JournalView,
     /// True if there are artifacts.
     pub(crate) has_artifacts: bool,
     attempts: BTreeMap<Part, ReadAttempt>,
@@ -200,7 +207,7 @@ impl QueueSnapshot {
     /// Returns the last successful read of a part that is read even without viewers: the store may have failed since then,
     /// and not only since the first failed read.
     fn last_read(&self, part: Part) -> Option<Instant> {
-        self.index.as_ref().filter(|_| part == Part::Index).map(|index| index.at)
+        self.index.as_ref().filter(|_| matches!(part, Part::Index | Part::Journal)).map(|index| index.at)
     }
 
     /// True if the last read of a part has failed.
@@ -230,12 +237,18 @@ impl QueueSnapshot {
         }
     }
 
-    /// Stores a count of the index, corrected by recently read tasks. A new minute is a visible change: it moves all charts.
+    /// Stores a count of the index, corrected by recently read tasks.
     pub(crate) fn set_index(&mut self, stats: Stats, at: Instant, now: StoreTime, requests: u64) {
         let stats = self.count_from_tasks(at, now).unwrap_or(stats);
+        self.set_stats(stats, at, now, requests);
+    }
+
+    /// Stores the number of tasks. A new minute is a visible change: it moves all charts.
+    pub(crate) fn set_stats(&mut self, stats: Stats, at: Instant, now: StoreTime, requests: u64) {
         let Stats { due, scheduled, running, .. } = stats;
         let is_same = self.index.as_ref().is_some_and(|old| {
             (old.value.due, old.value.scheduled, old.value.running) == (due, scheduled, running)
+                && old.value.finished == stats.finished
         });
         let minute = Some(Minute::of(now));
         if !is_same || self.minute != minute {

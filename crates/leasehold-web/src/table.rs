@@ -21,6 +21,8 @@ use crate::cost::{self, Requests};
 /// Largest number of tasks in the table: about a hundred megabytes, and up to a hundred more if all have long inputs. The
 /// page shows a warning when there are more.
 const ROWS_MAX: usize = 250_000;
+/// Part of a full table that is emptied at once.
+const ROOM_PART: usize = 16;
 /// Number of characters kept of an error.
 const ERROR_CHARS_MAX: usize = 200;
 /// Number of characters kept of an input, for the search.
@@ -168,6 +170,41 @@ impl TaskTable {
         self.texts.drop_unused();
         self.tags.drop_unused();
         before - self.rows.len()
+    }
+
+    /// Ends a pass over live tasks: removes the rows of unfinished tasks that it has not listed.
+    pub(crate) fn end_pass_over_live(&mut self) -> usize {
+        let (before, pass) = (self.rows.len(), self.pass);
+        self.rows.retain(|_, row| row.listed_in == pass || row.status.is_final());
+        before - self.rows.len()
+    }
+
+    /// Number of finished tasks in the table.
+    pub(crate) fn final_len(&self) -> usize {
+        self.rows.values().filter(|row| row.status.is_final()).count()
+    }
+
+    /// Stores a task that was read or written; if the table is full, in place of some that ended first.
+    pub(crate) fn put_newest(&mut self, task: &Task) -> RowChange {
+        match self.put(task) {
+            RowChange::Full if self.make_room() => self.put(task),
+            changed => changed,
+        }
+    }
+
+    /// Removes a part of the finished tasks, those that ended first. Returns false if there are none.
+    fn make_room(&mut self) -> bool {
+        let mut ends: Vec<_> =
+            self.rows.values().filter_map(|row| Some((row.finished_at?, row.id))).collect();
+        let removed = (self.capacity / ROOM_PART).max(1).min(ends.len());
+        if removed == 0 {
+            return false;
+        }
+        ends.select_nth_unstable(removed - 1);
+        for (_, id) in &ends[..removed] {
+            self.rows.remove(id);
+        }
+        true
     }
 
     /// Records a listed task. Returns true if it has to be read.

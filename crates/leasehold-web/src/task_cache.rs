@@ -28,11 +28,12 @@ impl TaskCache {
     pub(crate) async fn get(&self, shared: &Shared, id: &TaskId) -> Result<Arc<Task>> {
         let shared_read = self.shared_read(id, shared.host().instant());
         // Concurrent requests for the task wait for the same read. A failure is not cached.
-        let read = async || match shared.queue().get(id).await {
-            Ok(task) => {
-                shared.update_task(&task);
-                Ok(Some(Arc::new(task)))
-            }
+        // The broker of a journal answers this without a request to the store.
+        let read = async || match shared.queue().poll(id, None).await {
+            Ok(read) => Ok(read.map(|read| {
+                shared.update_task(&read.task);
+                Arc::new(read.task)
+            })),
             Err(error) if error.reason() == Some(Reason::Missing) => {
                 shared.remove_task(id);
                 Ok(None)

@@ -105,10 +105,10 @@ impl DashboardFixture {
     /// Samples every part that is due.
     pub(crate) async fn sample(&self) {
         let shared = &self.app.shared;
-        sampler::index(shared).await;
-        sampler::tasks(shared).await;
-        sampler::workers(shared).await;
-        sampler::shards(shared).await;
+        sampler::objects::index(shared).await;
+        sampler::objects::tasks(shared).await;
+        sampler::objects::workers(shared).await;
+        sampler::objects::shards(shared).await;
         sampler::artifacts(shared).await;
     }
 

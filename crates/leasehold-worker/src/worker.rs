@@ -220,7 +220,8 @@ impl Worker {
             }
             Layout::Other(_) if has_object_options => {
                 return Err(Error::invalid(
-                    "shards and inboxes require the layout `objects`; remove these options",
+                    "shards and inboxes require the layout `objects`; remove these options, or create a queue with `leasehold \
+                     init --layout objects`",
                 ));
             }
             Layout::Other(other) => other.open(worker).await?,

@@ -56,6 +56,7 @@
 //!
 //! | feature | items |
 //! | --- | --- |
+//! | `network` | the broker of a journal queue for other hosts: `BrokerConnections`, `NetworkListen`, `UnixSockets`; processes of one host need no feature |
 //! | `artifacts` | large files: `Algorithm`, `ArtifactStore`, `Cache`, `Cached`, `FetchEvent`, `FetchOptions`, `Fetched`, `Manifest`, `Peers`, `PublishOptions`, `Published`, `Secret` |
 //! | `outpost` | queues in a folder that work offline: `Consistency`, `OutpostConfig`, `QueuePath`, `QueueType`, `Spool`, `Supervisor`, `SupervisorOptions`, `Synced` |
 //! | `testing` | the module `testing`: a queue in memory, with a clock that a test controls |
@@ -73,14 +74,17 @@ pub use leasehold_core::{
 pub use leasehold_queue::check::Checked;
 pub use leasehold_queue::purge::{Purged, PurgedAll, Retention};
 pub use leasehold_queue::{
-    ExportedTask, Filter, ObjectQueue, Queue, QueueConfig, QueueLayout, QueueLocation, Scope, Stats, Submit,
-    Submitted, Transition, UniqueKey,
+    BrokerRole, ExportedTask, Filter, JournalQueue, LayoutName, ObjectQueue, Queue, QueueConfig, QueueLayout,
+    QueueLocation, Scope, Stats, Submit, Submitted, Transition, UniqueKey,
 };
 pub use leasehold_store::{AccessKey, Client, Durability, FolderOptions, OpenMode, OpenOptions, SystemHost};
 pub use leasehold_worker::{
     Context, Counts, Polling, Shutdown, TaskError, Worker, WorkerOptions, WorkerView,
 };
 
+/// (Feature `network`.)
+#[cfg(feature = "network")]
+pub use leasehold_broker::{BrokerConnections, NetworkListen, UnixSockets};
 /// (Feature `outpost`.)
 #[cfg(feature = "outpost")]
 pub use leasehold_core::outpost::{Consistency, QueuePath};

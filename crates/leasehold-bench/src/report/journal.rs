@@ -52,8 +52,7 @@ impl BenchReport {
 
     /// Prints the measurement of a process to its parent.
     pub(crate) fn process_measurement(measured: &ProcessMeasurement) -> anyhow::Result<()> {
-        println!("{}", serde_json::to_string(measured)?);
-        Ok(())
+        Self::line(measured)
     }
 }
 

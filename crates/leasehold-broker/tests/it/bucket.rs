@@ -73,8 +73,12 @@ impl SharedBucket {
 
     /// A process that no other process can reach.
     pub(crate) async fn alone(&self, by: &str) -> Queue {
-        let config =
-            QueueConfig { layout: Some(LayoutName::Journal), by: by.to_owned(), ..QueueConfig::default() };
+        let config = QueueConfig {
+            layout: Some(LayoutName::Journal),
+            by: by.to_owned(),
+            transport: None,
+            ..QueueConfig::default()
+        };
         Queue::with_config(self.client(), config).await.unwrap()
     }
 

@@ -9,7 +9,7 @@ mod operating;
 mod sharing;
 
 use leasehold_broker::BrokerConnections;
-use leasehold_queue::{BrokerRole, LayoutName, Queue, QueueConfig, QueueLocation};
+use leasehold_queue::{BrokerRole, LayoutName, Queue, QueueConfig, QueueLocation, SnapshotLimits};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -34,10 +34,17 @@ impl SharedFolder {
     }
 
     async fn process_as(&self, by: &str, broker_role: BrokerRole) -> Queue {
+        self.process_with(QueueConfig { by: by.to_owned(), broker_role, ..QueueConfig::default() }).await
+    }
+
+    async fn process_with_snapshots(&self, by: &str, snapshots: SnapshotLimits) -> Queue {
+        self.process_with(QueueConfig { by: by.to_owned(), snapshots, ..QueueConfig::default() }).await
+    }
+
+    async fn process_with(&self, config: QueueConfig) -> Queue {
         let transport = Some(Arc::new(BrokerConnections::new(self.path().join("of-user"), None)) as _);
         let layout = Some(LayoutName::Journal);
-        let config =
-            QueueConfig { layout, by: by.to_owned(), broker_role, transport, ..QueueConfig::default() };
+        let config = QueueConfig { layout, transport, ..config };
         let place = QueueLocation::Folder(self.path().join("queue"));
         Queue::with_config(place, config).await.unwrap()
     }

@@ -1,8 +1,14 @@
 //! The broker, as seen from another process.
 
-use leasehold_queue::{BrokerRole, FoundBroker, JournalWorkerState, Queue};
+use futures::TryStreamExt;
+use leasehold_core::Status;
+use leasehold_queue::{
+    ArchiveLimits, BrokerRole, BrokerStatus, FoundBroker, JournalQueue, JournalWorkerState, Queue,
+    QueueLayout, SnapshotLimits,
+};
 use leasehold_worker::{Shutdown, Worker, WorkerOptions};
 use serde_json::Value;
+use std::time::Duration;
 
 use crate::SharedFolder;
 
@@ -27,6 +33,48 @@ async fn another_process_is_told_the_state_of_the_broker_for_one_request_to_the_
     assert_eq!(requests(&client) - before, 1, "1 get of the lease");
     client.close().await.unwrap();
     broker.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn another_process_samples_the_queue_for_the_request_that_finds_the_broker() {
+    let folder = SharedFolder::new();
+    let limits = SnapshotLimits {
+        interval: Duration::ZERO,
+        archive: ArchiveLimits { age: Duration::ZERO, ..ArchiveLimits::default() },
+        ..SnapshotLimits::default()
+    };
+    let broker = folder.process_with_snapshots("broker", limits).await;
+    let done = broker.submit("first", Value::Null).await.unwrap().id;
+    broker.cancel(&done).await.unwrap();
+    let waiting = broker.submit("second", Value::Null).await.unwrap().id;
+    let client = folder.process("client").await;
+    let viewer = client.journal().unwrap().with_own_ledger();
+    let start = viewer.sample(None).await.unwrap();
+    assert!(start.changes.is_gap && start.changes.tasks.is_empty(), "{start:?}");
+    // With every commit, the tasks that have ended before it may be archived.
+    let archived = || async { broker_status(&viewer).await.archived_tasks };
+    while archived().await == 0 {
+        broker.submit("more", Value::Null).await.unwrap();
+    }
+    broker.cancel(&waiting).await.unwrap();
+    let sample = viewer.sample(Some(&start.changes.position)).await.unwrap();
+    assert_eq!(sample.stats.finished.unwrap()[&Status::Cancelled], 2);
+    assert!(sample.changes.tasks.iter().any(|task| task.id == waiting && task.status() == Status::Cancelled));
+    let ledger = || viewer.client().unwrap().ledger().snapshot().requests();
+    assert_eq!(ledger(), 1, "1 get of the lease, by the handle that asked first");
+    let tasks: Vec<_> = viewer.newest_archived(10).try_collect().await.unwrap();
+    assert!(tasks.iter().any(|task| task.id == done), "{tasks:?}");
+    assert!(viewer.newest_archived(0).try_collect::<Vec<_>>().await.unwrap().is_empty());
+    assert!(ledger() >= 2, "1 get per object of the archive");
+    client.close().await.unwrap();
+    broker.close().await.unwrap();
+}
+
+async fn broker_status(queue: &JournalQueue) -> BrokerStatus {
+    match queue.find_broker().await.unwrap() {
+        FoundBroker::Reached(status) => *status,
+        FoundBroker::Unreached(last) => panic!("{last:?}"),
+    }
 }
 
 #[tokio::test]

@@ -19,7 +19,8 @@ Warnings and errors are logged to standard error. `LEASEHOLD_LOG` changes that, 
 `LEASEHOLD_LOG=leasehold_worker=debug,warn`.
 
 Ctrl-C stops a command at once, without harm to the queue. `worker`, `up` and `outpost work` first let running tasks
-finish, for up to `--drain-secs`; a second Ctrl-C releases them. `serve-pieces` finishes the responses that it has started.
+finish, for up to `--drain-secs`; a second Ctrl-C releases them. `broker` commits what it has decided and releases its lease.
+`serve-pieces` finishes the responses that it has started.
 ";
 
 const JSON_NAMES: &str = "

@@ -91,7 +91,9 @@ async fn hold_terms(journal: &JournalQueue, printer: &Printer) -> Result<()> {
             Err(error) if error.kind() == Kind::Unavailable => {
                 let holder = journal.find_broker().await.ok();
                 if unreached != Some(holder.as_ref().and_then(instance)) {
-                    printer.note(&format!("waiting to become the broker: {error}"));
+                    printer.note(&format!(
+                        "retrying until this process is the broker or connected to it: {error}"
+                    ));
                     unreached = Some(holder.as_ref().and_then(instance));
                 }
                 journal.host().sleep(RETRY_PAUSE).await;

@@ -8,13 +8,9 @@ use leasehold_worker::Shutdown;
 use serde_json::json;
 use std::net::SocketAddr;
 
-use super::objects;
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
 use crate::settings::kind::Value;
-
-/// Advice for a queue in the layout `journal`.
-pub(super) const ADVICE: &str = "use `leasehold broker status`, `workers`, `stats` or `tail` instead";
 
 /// Number of ports that `up` tries.
 const PORTS: u16 = 20;
@@ -67,10 +63,6 @@ pub(super) async fn start_beside_worker(
     settings: &Settings,
     printer: &Printer,
 ) -> anyhow::Result<Option<Dashboard>> {
-    if let Err(error) = objects(queue, "dashboard", ADVICE) {
-        printer.note(&format!("dashboard not started: {error}"));
-        return Ok(None);
-    }
     let first = settings.dashboard.addr;
     let ports = (0..PORTS).map_while(|more| first.port().checked_add(more));
     let mut refused = None;

@@ -1,18 +1,19 @@
-//! `leasehold demo`: creates a queue in a temporary folder, runs tasks in two processes, kills one of them, recovers its
-//! tasks, and shows the history of one of them and the cost on S3.
+//! `leasehold demo`: creates a queue in a temporary folder, runs tasks in two worker processes, kills the broker and one of the
+//! workers, recovers its tasks, and shows the history of one of them and what was written.
 
 use anyhow::Context;
 use futures::StreamExt;
 use futures::future::{Either, select};
 use leasehold_core::{Error, Kind, NewTask, Status, Task, TaskId};
-use leasehold_queue::{Filter, Queue, QueueConfig};
-use leasehold_store::{Client, FolderOptions, FolderStore, Host, Prices, SystemHost, Verb};
+use leasehold_queue::{BrokerRole, BrokerStatus, CommitFigures, Filter, FoundBroker, Queue, QueueConfig};
+use leasehold_store::{Client, FolderOptions, FolderStore, Host, SystemHost};
 use leasehold_worker::Shutdown;
 use leasehold_worker::shutdown::Stage;
-use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use rustix::process::{Pid, Signal};
+use serde_json::json;
 use std::ffi::OsString;
 use std::path::Path;
+use std::pin::pin;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,63 +60,49 @@ async fn run_steps(
     step(1, &format!("Create a queue in the folder {}: no server, no database.", folder.display()));
     let store = FolderStore::open(folder, FolderOptions::default(), host)?;
     let client = Client::new(Arc::new(store), host.clone());
-    let queue =
-        Queue::with_config(client, QueueConfig { by: "demo".into(), ..QueueConfig::default() }).await?;
+    let submitted = submit_tasks(&client, &step, printer).await?;
 
-    step(2, &format!("Submit {TASKS} tasks. Each is one file, created with a conditional write."));
-    let bar = printer.bar(TASKS, "submitting");
-    let tasks = (0..TASKS).map(|number| NewTask::new(TYPE, json!({"image": number})));
-    let tasks = tasks.collect::<leasehold_core::Result<Vec<_>>>()?;
-    let submits = tasks.into_iter().map(|task| queue.submit_task(task));
-    let mut submitted = std::pin::pin!(queue.submit_many(submits));
-    while let Some(one) = submitted.next().await {
-        one?;
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    line(format_args!("   {TASKS} submitted"));
-
-    step(3, "Start two worker processes, alice and bob. Kill alice (kill -9) while it runs tasks.");
-    let mut alice = worker(program, folder, "alice")?;
-    // On a busy machine alice may start late, and bob alone would finish before.
-    while alice.try_wait()?.is_none() && held_by(&queue, "alice").await?.is_empty() {
+    step(
+        3,
+        "Start a broker, which writes for all, and two workers, alice and bob. Kill the broker (kill -9).",
+    );
+    // This process only reads from here on.
+    let queue = connect(&client, BrokerRole::Never).await?;
+    let demo = Demo { queue: &queue, host, bar: printer.bar(TASKS, "working") };
+    let mut broker = start(program, folder, &["broker"])?;
+    demo.until_broker(&mut broker).await?;
+    let mut alice = worker(program, folder, "alice", BrokerRole::Never)?;
+    let mut bob = worker(program, folder, "bob", BrokerRole::Auto)?;
+    while demo.finished().await? < TASKS / 8 {
+        ensure_running(&mut bob)?;
         host.sleep(POLL_INTERVAL).await;
     }
-    let mut bob = worker(program, folder, "bob")?;
-    let bar = printer.bar(TASKS, "working");
-    let orphaned = loop {
-        let mut done = finished(&queue, &bar).await?;
-        while done < TASKS / 4 || done < TASKS && held_by(&queue, "alice").await?.is_empty() {
-            host.sleep(POLL_INTERVAL).await;
-            done = finished(&queue, &bar).await?;
-        }
-        if alice.try_wait()?.is_none() {
-            alice.kill().await?;
-        }
-        let orphaned = held_by(&queue, "alice").await?;
-        if !orphaned.is_empty() || done >= TASKS {
-            break orphaned;
-        }
-        // Killed between two tasks: there is nothing to recover. Try again.
-        alice = worker(program, folder, "alice")?;
-    };
-    bar.suspend(|| {
-        let text = format!(
-            "   alice was killed; {} of its tasks stay claimed until their claims expire, after {LEASE_SECS} s",
-            orphaned.len()
-        );
-        line(printer.paint(Style::Bad, &text));
-    });
-    // Wait for bob, which exits when no task is left. The index does not suffice: alice may have left entries in it.
-    while bob.try_wait()?.is_none() {
-        finished(&queue, &bar).await?;
+    let by_broker = broker_of(&queue).await?.map(|status| status.commits);
+    broker.kill().await?;
+    let killed_at = host.instant();
+    demo.bar.suspend(|| line(printer.paint(Style::Bad, "   the broker was killed")));
+    demo.until_broker(&mut bob).await?;
+    let took = host.instant().since(killed_at).as_secs_f64();
+    let text = format!("   bob is the broker now, {took:.1} s later; running tasks have continued");
+    demo.bar.suspend(|| line(printer.paint(Style::Good, &text)));
+
+    demo.bar.suspend(|| step(4, "Kill alice, too, while it runs tasks."));
+    let orphaned = demo.kill_alice(&mut alice).await?;
+    let text = format!(
+        "   alice was killed; {} of its tasks stay claimed until their claims expire, after {LEASE_SECS} s",
+        orphaned.len()
+    );
+    demo.bar.suspend(|| line(printer.paint(Style::Bad, &text)));
+    while demo.finished().await? < TASKS {
+        ensure_running(&mut bob)?;
         host.sleep(POLL_INTERVAL).await;
     }
-    bar.finish_and_clear();
-    let output = bob.wait_with_output().await?;
+    demo.bar.finish_and_clear();
+    let by_bob = broker_of(&queue).await?.map(|status| status.commits);
+    stop(&mut bob).await?;
     line(printer.paint(Style::Good, "   bob has completed all tasks, including those of alice"));
 
-    step(4, "Show the history of a recovered task. It is stored in the task itself.");
+    step(5, "Show the history of a recovered task. It is stored with the task itself.");
     let tasks = all_tasks(&queue).await?;
     let completed = tasks.iter().filter(|task| task.status() == Status::Completed).count() as u64;
     let recovered = tasks.iter().find(|task| orphaned.contains(&task.id)).or(tasks.first());
@@ -123,8 +110,8 @@ async fn run_steps(
         print_history(task, queue.now()?.earliest, printer);
     }
 
-    step(5, "Show the requests, and their cost on S3.");
-    print_cost(&queue, &output.stdout, printer)?;
+    step(6, "Show what was written: every change of a task, many of them with one write to the disk.");
+    print_writes(&[("demo", submitted), ("broker", by_broker), ("bob", by_bob)]);
     if completed != TASKS {
         let message = format!("demo completed only {completed} of {TASKS} tasks; please report it");
         return Err(Error::new(Kind::Internal, message).into());
@@ -136,30 +123,115 @@ async fn run_steps(
     Ok(())
 }
 
-/// Starts a worker process, which is killed on drop.
-fn worker(program: &[OsString], folder: &Path, name: &str) -> anyhow::Result<Child> {
-    let (first, rest) = program.split_first().context("path of the leasehold program is unknown")?;
-    let mut command = Command::new(first);
-    command
-        .args(rest)
-        .args(["worker", "--json", "--drain", "--concurrency", "4", "--id", name])
-        .args(["--lease-secs", &LEASE_SECS.to_string()])
-        .args(["--exec", &format!("{TYPE}=sleep 0.1")])
-        .arg("--store")
-        .arg(folder)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true);
-    Ok(command.spawn()?)
+async fn connect(client: &Client, broker_role: BrokerRole) -> anyhow::Result<Queue> {
+    let config = QueueConfig { by: "demo".into(), broker_role, ..QueueConfig::default() };
+    Ok(Queue::with_config(client.clone(), config).await?)
 }
 
-/// Number of tasks that are neither pending nor running, by the index.
-async fn finished(queue: &Queue, bar: &indicatif::ProgressBar) -> anyhow::Result<u64> {
-    let stats = queue.stats().await?;
-    let finished = TASKS.saturating_sub(stats.due + stats.scheduled + stats.running);
-    bar.set_position(finished);
-    Ok(finished)
+/// Creates the queue and submits the tasks, as the first broker; then another process can be the broker.
+async fn submit_tasks(
+    client: &Client,
+    step: &impl Fn(u32, &str),
+    printer: &Printer,
+) -> anyhow::Result<Option<CommitFigures>> {
+    let queue = connect(client, BrokerRole::Auto).await?;
+    step(
+        2,
+        &format!("Submit {TASKS} tasks. They are written together, and each is safe once it is confirmed."),
+    );
+    let bar = printer.bar(TASKS, "submitting");
+    let tasks = (0..TASKS).map(|number| NewTask::new(TYPE, json!({"image": number})));
+    let tasks = tasks.collect::<leasehold_core::Result<Vec<_>>>()?;
+    let submits = tasks.into_iter().map(|task| queue.submit_task(task));
+    let mut submitted = pin!(queue.submit_many(submits));
+    while let Some(one) = submitted.next().await {
+        one?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    line(format_args!("   {TASKS} submitted"));
+    let figures = broker_of(&queue).await?.map(|status| status.commits);
+    queue.close().await?;
+    Ok(figures)
+}
+
+/// The broker, if it can be reached.
+async fn broker_of(queue: &Queue) -> anyhow::Result<Option<BrokerStatus>> {
+    Ok(match queue.journal()?.find_broker().await? {
+        FoundBroker::Reached(status) => Some(*status),
+        FoundBroker::Unreached(_) => None,
+    })
+}
+
+/// The queue while the workers run.
+struct Demo<'a> {
+    queue: &'a Queue,
+    host: &'a Arc<dyn Host>,
+    bar: indicatif::ProgressBar,
+}
+
+impl Demo<'_> {
+    /// Waits until a process is the broker.
+    async fn until_broker(&self, process: &mut Child) -> anyhow::Result<()> {
+        while broker_of(self.queue).await?.map(|status| status.holder.pid) != process.id() {
+            ensure_running(process)?;
+            self.host.sleep(POLL_INTERVAL / 10).await;
+        }
+        Ok(())
+    }
+
+    /// Kills alice while it runs tasks, and returns those.
+    async fn kill_alice(&self, alice: &mut Child) -> anyhow::Result<Vec<TaskId>> {
+        while self.finished().await? < TASKS / 4 || held_by_alice(self.queue).await?.is_empty() {
+            ensure_running(alice)?;
+            self.host.sleep(POLL_INTERVAL).await;
+        }
+        alice.kill().await?;
+        held_by_alice(self.queue).await
+    }
+
+    /// Number of tasks that are neither pending nor running.
+    async fn finished(&self) -> anyhow::Result<u64> {
+        let stats = self.queue.stats().await?;
+        let finished = TASKS.saturating_sub(stats.due + stats.scheduled + stats.running);
+        self.bar.set_position(finished);
+        Ok(finished)
+    }
+}
+
+fn ensure_running(process: &mut Child) -> anyhow::Result<()> {
+    match process.try_wait()? {
+        None => Ok(()),
+        Some(status) => {
+            let message = format!("a process of the demo has ended: {status}; try again");
+            Err(Error::new(Kind::Unavailable, message).into())
+        }
+    }
+}
+
+/// Interrupts a worker, and waits until it has ended.
+async fn stop(worker: &mut Child) -> anyhow::Result<()> {
+    if let Some(pid) = worker.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
+        rustix::process::kill_process(pid, Signal::TERM)?;
+    }
+    worker.wait().await?;
+    Ok(())
+}
+
+/// Starts a worker process.
+fn worker(program: &[OsString], folder: &Path, name: &str, role: BrokerRole) -> anyhow::Result<Child> {
+    let (lease, exec) = (LEASE_SECS.to_string(), format!("{TYPE}=sleep 0.1"));
+    let args = ["worker", "--concurrency", "4", "--id", name, "--lease-secs", &lease, "--exec", &exec];
+    start(program, folder, &[&args[..], &["--broker-role", role.name()]].concat())
+}
+
+/// Starts a process of this program on the queue, which is killed on drop.
+fn start(program: &[OsString], folder: &Path, args: &[&str]) -> anyhow::Result<Child> {
+    let (first, rest) = program.split_first().context("path of the leasehold program is unknown")?;
+    let mut command = Command::new(first);
+    command.args(rest).args(args).arg("--store").arg(folder);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    Ok(command.spawn()?)
 }
 
 async fn all_tasks(queue: &Queue) -> anyhow::Result<Vec<Task>> {
@@ -167,39 +239,18 @@ async fn all_tasks(queue: &Queue) -> anyhow::Result<Vec<Task>> {
     Ok(tasks.into_iter().collect::<leasehold_core::Result<_>>()?)
 }
 
-async fn held_by(queue: &Queue, worker: &str) -> anyhow::Result<Vec<TaskId>> {
-    let is_held = |task: &Task| matches!(&task.state, leasehold_core::State::Running(claim) if claim.by.as_str() == worker);
+async fn held_by_alice(queue: &Queue) -> anyhow::Result<Vec<TaskId>> {
+    let is_held = |task: &Task| matches!(&task.state, leasehold_core::State::Running(claim) if claim.by.as_str() == "alice");
     Ok(all_tasks(queue).await?.iter().filter(|task| is_held(task)).map(|task| task.id).collect())
 }
 
-/// Prints the requests of the demo and of bob. Those of alice were lost with its process.
-fn print_cost(queue: &Queue, stdout: &[u8], printer: &Printer) -> anyhow::Result<()> {
-    let prices = Prices::of("aws")?;
-    let mut by_purpose: BTreeMap<String, [u64; 4]> = BTreeMap::new();
-    let own = serde_json::to_value(queue.client()?.ledger().snapshot())?;
-    let bobs: Value = serde_json::from_slice(stdout)?;
-    let verbs = [Verb::Put, Verb::Get, Verb::List, Verb::Delete];
-    for row in [&own, &bobs["requests"]].into_iter().filter_map(Value::as_array).flatten() {
-        let purpose = row["purpose"].as_str().unwrap_or_default();
-        let verb = verbs.iter().position(|verb| row["verb"] == verb.name());
-        if let (Some(verb), Some(requests), false) = (verb, row["requests"].as_u64(), purpose == "admin") {
-            by_purpose.entry(purpose.to_owned()).or_default()[verb] += requests;
+/// Prints the changes and the writes of each broker.
+fn print_writes(terms: &[(&str, Option<CommitFigures>)]) {
+    line(format_args!("   {:<8} {:>8} {:>8}", "BROKER", "CHANGES", "WRITES"));
+    for (name, figures) in terms {
+        if let Some(CommitFigures { records, commits, .. }) = figures {
+            line(format_args!("   {name:<8} {records:>8} {commits:>8}"));
         }
     }
-    line(format_args!(
-        "   {:<10} {:>6} {:>6} {:>6} {:>7}  {:>12}",
-        "PURPOSE", "PUT", "GET", "LIST", "DELETE", "US$"
-    ));
-    let mut total = 0.0;
-    for (purpose, counts) in &by_purpose {
-        let price: f64 = verbs.iter().zip(counts).map(|(verb, count)| prices.cost(*verb, *count)).sum();
-        total += price;
-        let [put, get, list, delete] = counts;
-        line(format_args!("   {purpose:<10} {put:>6} {get:>6} {list:>6} {delete:>7}  {price:>12.6}"));
-    }
-    #[expect(clippy::cast_precision_loss, reason = "a few hundred tasks")]
-    let per_million = total / TASKS as f64 * 1e6;
-    let sum = format!("US$ {total:.4}, or US$ {per_million:.2} for a million tasks");
-    line(format_args!("   {} (without the requests of alice)", printer.paint(Style::Strong, &sum)));
-    Ok(())
+    line("   (the broker as of a moment before it was killed)");
 }

@@ -21,13 +21,13 @@ const READ_MAX: usize = 10_000;
 
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
-    /// Number of hex digits of a shard: 1 (16 shards) to 4 (65,536 shards) [default: 1 for a new queue]
+    /// Layout of a new queue: objects, or journal, in which one process writes the changes of many tasks at once [default:
+    /// journal in a folder of this host, otherwise objects]
+    #[arg(long, value_name = "LAYOUT")]
+    pub(crate) layout: Option<String>,
+    /// Number of hex digits of a shard: 1 (16 shards) to 4 (65,536 shards); a new queue gets the layout objects [default: 1]
     #[arg(long, value_name = "N")]
     pub(crate) shard_prefix_len: Option<u8>,
-    /// Layout of a new queue: objects, or journal, in which one process writes the changes of many tasks at once [default:
-    /// objects]
-    #[arg(long, value_name = "LAYOUT")]
-    pub(crate) layout: Option<LayoutName>,
     /// Recreate queue.json of a queue that has lost it, from its tasks
     #[arg(long)]
     pub(crate) restore: bool,
@@ -42,9 +42,10 @@ pub(crate) fn init(queue: &Queue, printer: &Printer) -> anyhow::Result<()> {
     let store = queue.describe();
     match meta.layout {
         LayoutName::Objects => {
-            line(format_args!("queue with {} shards in {store}", meta.shard_prefix_len.count()));
+            let shards = meta.shard_prefix_len.count();
+            line(format_args!("queue in {store}: layout objects, {shards} shards"));
         }
-        LayoutName::Journal => line(format_args!("queue with a journal in {store}")),
+        LayoutName::Journal => line(format_args!("queue in {store}: layout journal")),
     }
     Ok(())
 }
@@ -229,7 +230,7 @@ fn print_shards(
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Create missing index entries and delete those that no task requires
+    /// Create missing index entries, delete those that no task requires, and delete objects that killed processes have left
     #[arg(long)]
     pub(crate) repair: bool,
     /// Seconds after which an index entry counts as abandoned; use it only when nothing else uses the queue [default: 1800

@@ -61,8 +61,8 @@ pub(crate) struct WorkerArgs {
     /// Seconds until a claim expires unless it is renewed, 3–86400 [default: 60]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) lease_secs: Option<u64>,
-    /// Role of this process in the layout `journal`: `auto` becomes the broker if there is none, `never` does not, `only` runs no
-    /// handlers (setting `broker.role`) [default: auto]
+    /// Role of this process in the layout `journal`: `auto` becomes the broker if there is none, `never` does not, `only` is for
+    /// `leasehold broker` and refuses to run tasks (setting `broker.role`) [default: auto]
     #[arg(long, value_name = "ROLE")]
     pub(crate) broker_role: Option<String>,
     /// Serve the pieces of cached artifacts to peers (settings `[pieces]`)

@@ -51,11 +51,20 @@ pub(crate) const TABLE: &[Setting] = &[
                `campaigns/CAMPAIGN/queues/QUEUE` below the store. Required for an outpost.",
     },
     Setting {
+        name: "queue.layout",
+        kind: SettingKind::Choice(&["objects", "journal"]),
+        default: None,
+        variable: "LEASEHOLD_QUEUE_LAYOUT",
+        help: "Layout of a new queue, which an existing one must have: `objects`, or `journal`. Unset: that of the queue; for a \
+               new one `journal` in a folder of this host, `objects` in a bucket, on a mount of several hosts, and with a \
+               setting about shards, direct dispatch or a campaign.",
+    },
+    Setting {
         name: "queue.shard_prefix_len",
         kind: SettingKind::Whole { from: 1, to: 4 },
         default: None,
         variable: "LEASEHOLD_SHARD_PREFIX_LEN",
-        help: "Number of hex digits of a shard. Unset: that of the queue, and 1 for a new queue.",
+        help: "Number of hex digits of a shard, in the layout `objects`. Unset: that of the queue, and 1 for a new queue.",
     },
     Setting {
         name: "queue.dispatch_mode",
@@ -147,7 +156,7 @@ pub(crate) const TABLE: &[Setting] = &[
         default: Some("auto"),
         variable: "LEASEHOLD_BROKER_ROLE",
         help: "Role of a process in the layout `journal`: `auto` becomes the broker if there is none; `never` does not, and \
-               can only read without one; `only` is the broker, or waits to become it, and runs no handlers.",
+               can only read without one; `only` is for `leasehold broker`: it is the broker, or waits to become it, and refuses to run tasks.",
     },
     Setting {
         name: "worker.id",

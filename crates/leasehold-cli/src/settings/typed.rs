@@ -5,7 +5,7 @@ use leasehold_core::outpost::QueuePath;
 use leasehold_core::{Error, Result, ShardLen, WorkerId};
 use leasehold_outpost::QueueType;
 use leasehold_pieces::Secret;
-use leasehold_queue::{BrokerRole, DirectDispatch, Selection};
+use leasehold_queue::{BrokerRole, DirectDispatch, LayoutName, Selection};
 use leasehold_store::{AccessKey, FolderOptions, OpenOptions, Prices};
 use leasehold_web::Token;
 use leasehold_worker::{InboxLeaseOptions, RENEWALS_MIN, ShardLeasing};
@@ -27,6 +27,10 @@ pub(crate) struct QueueSettings {
     pub(crate) queue_type: QueueType,
     /// Queue below the store; `None` if the queue is the store itself.
     pub(crate) campaign: Option<QueuePath>,
+    /// `None`: that of the queue, or the default for a new one.
+    pub(crate) layout: Option<LayoutName>,
+    /// True if a setting outside this table needs the layout `objects`.
+    pub(crate) needs_objects: bool,
     /// `None`: that of the queue, or the default for a new one.
     pub(crate) shard_len: Option<ShardLen>,
     /// `None` with shared dispatch.
@@ -136,13 +140,24 @@ impl QueueSettings {
             store,
             open,
             queue_type,
+            // An outpost may sync with it.
+            needs_objects: campaign.is_some() || divides_shards(all),
             campaign,
+            layout: text(all, "queue.layout").map(str::parse).transpose()?,
             shard_len: shard_len.transpose()?,
             direct,
             broker_listen,
             broker_role: required(text(all, "broker.role")).parse()?,
         })
     }
+}
+
+/// True if workers are to scan a part of the shards.
+fn divides_shards(all: &[EffectiveSetting]) -> bool {
+    let is_set = |name| get(all, name).value.is_some();
+    is_set("worker.shards")
+        || is_set("worker.shard_range")
+        || get(all, "worker.shard_leasing.enabled").value == Some(Value::Switch(true))
 }
 
 fn campaign(all: &[EffectiveSetting]) -> Result<Option<QueuePath>> {

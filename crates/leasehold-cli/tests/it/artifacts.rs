@@ -19,7 +19,10 @@ struct ArtifactFixture {
 
 impl ArtifactFixture {
     fn new() -> Self {
-        let fixture = QueueFixture::new();
+        Self::of(QueueFixture::new())
+    }
+
+    fn of(fixture: QueueFixture) -> Self {
         fs::create_dir(fixture.path().join(".leasehold")).unwrap();
         Self { fixture }
     }
@@ -159,7 +162,7 @@ fn a_failed_get_is_explained_and_leaves_no_file() {
 
 #[test]
 fn an_artifact_with_a_corrupt_manifest_is_quarantined() {
-    let artifacts = ArtifactFixture::new();
+    let artifacts = ArtifactFixture::of(QueueFixture::of_objects());
     artifacts.run(&["init"]);
     artifacts.put("photo.raw", 10);
     let root = artifacts.fixture.path().display().to_string();

@@ -170,7 +170,6 @@ fn commands_of_the_other_layout_name_the_way_out() {
         &["quarantine", "tasks/0/x.json"],
         &["leases", "break", "worker:w"],
         &["monitor"],
-        &["dashboard"],
         &["worker", "--exec", "a=true", "--shard-leasing"],
         &["worker", "--exec", "a=true", "--direct"],
         &["worker", "--exec", "a=true", "--shards", "0"],
@@ -180,7 +179,7 @@ fn commands_of_the_other_layout_name_the_way_out() {
     .map(|args| format!("{}\n{}\n", args.join(" "), output_of(&mut fixture.command(args))))
     .collect();
     fixture.compare("journal_refusals", &refusals.join("\n"));
-    let objects = QueueFixture::with_queue();
+    let objects = QueueFixture::with_queue_of_objects();
     objects.assert_output("broker_of_objects", &["broker"]);
     objects.assert_output("broker_status_of_objects", &["broker", "status"]);
 }

@@ -55,7 +55,7 @@ fn set_modes(path: &Path, directories: u32, files: u32) {
 
 #[test]
 fn reading_a_folder_needs_read_permission_only() {
-    let fixture = QueueFixture::new();
+    let fixture = QueueFixture::of_objects();
     let id = fixture.run(&["submit", "-t", "greet"]);
     set_modes(fixture.path(), 0o555, 0o444);
     let is_superuser = std::fs::write(fixture.path().join("x"), "").is_ok();

@@ -45,11 +45,25 @@ pub(crate) fn public_program(folder: &Path) -> PathBuf {
 /// Temporary folder with a queue, and the command line on it.
 pub(crate) struct QueueFixture {
     root: tempfile::TempDir,
+    layout: Option<&'static str>,
 }
 
 impl QueueFixture {
+    /// Creates a folder in which a new queue has the default layout, `journal`.
     pub(crate) fn new() -> Self {
-        Self { root: tempfile::tempdir().unwrap() }
+        Self { root: tempfile::tempdir().unwrap(), layout: None }
+    }
+
+    /// Creates a folder in which a new queue has the layout `objects`.
+    pub(crate) fn of_objects() -> Self {
+        Self { layout: Some("objects"), ..Self::new() }
+    }
+
+    /// [`with_queue`](Self::with_queue) in the layout `objects`.
+    pub(crate) fn with_queue_of_objects() -> Self {
+        let fixture = Self::of_objects();
+        fixture.run(&["init"]);
+        fixture
     }
 
     /// Creates a folder with a queue: commands that only read create none.
@@ -76,6 +90,7 @@ impl QueueFixture {
 
     fn with_store(&self, mut command: Command) -> Command {
         command.arg("--store").arg(self.path());
+        command.envs(self.layout.map(|layout| ("LEASEHOLD_QUEUE_LAYOUT", layout)));
         command
     }
 

@@ -77,7 +77,7 @@ fn commands_that_need_objects_are_refused() {
 
 #[test]
 fn tasks_are_exported_and_imported_between_layouts() {
-    let (objects, journal) = (QueueFixture::new(), journal());
+    let (objects, journal) = (QueueFixture::of_objects(), journal());
     objects.run(&["init"]);
     let id = objects.run(&["submit", "-t", "greet", "-i", r#"{"name": "Ada"}"#, "--key", "once"]);
     objects.run(&["submit", "-t", "later", "--delay", "1h"]);
@@ -94,7 +94,7 @@ fn tasks_are_exported_and_imported_between_layouts() {
     assert_eq!(journal.run(&["submit", "-t", "greet", "-i", r#"{"name": "Ada"}"#, "--key", "once"]), id);
     // A file that was cut off imports nothing.
     std::fs::write(file, lines.lines().next().unwrap()).unwrap();
-    let other = QueueFixture::new();
+    let other = QueueFixture::of_objects();
     other.run(&["init"]);
     let refused = output_of(&mut other.command(&["import", file]));
     assert!(refused.contains("is not a complete export: it has 1 task; export again"), "{refused}");
@@ -107,7 +107,7 @@ fn tasks_are_exported_and_imported_between_layouts() {
 
 #[test]
 fn a_purge_of_many_tasks_of_a_journal_is_a_few_commits() {
-    let (objects, journal) = (QueueFixture::new(), journal());
+    let (objects, journal) = (QueueFixture::of_objects(), journal());
     let file = journal.path().join(".leasehold/tasks.ndjson");
     std::fs::write(&file, "{\"task_type\": \"work\"}\n".repeat(300)).unwrap();
     let file = file.to_str().unwrap();

@@ -45,7 +45,7 @@ fn interrupt(mut child: Child) {
 
 #[test]
 fn holders_of_shards_are_shown() {
-    let fixture = QueueFixture::with_queue();
+    let fixture = QueueFixture::with_queue_of_objects();
     fixture.assert_filtered_output("shards_free", &["shards"]);
     fixture.assert_filtered_output("workers_none", &["workers"]);
     let (ada, ben) = divided(&fixture);
@@ -68,7 +68,7 @@ fn holders_of_shards_are_shown() {
 
 #[test]
 fn inbox_sizes_are_shown() {
-    let fixture = QueueFixture::with_queue();
+    let fixture = QueueFixture::with_queue_of_objects();
     let mut command = fixture.command(&["worker", "--id", "ada", "--exec", "greet=cat", "--direct"]);
     command.env("LEASEHOLD_WORKER_LEASE_DURATION_SECS", "600");
     let ada = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -94,7 +94,7 @@ fn inbox_sizes_are_shown() {
 
 #[test]
 fn a_lease_can_be_broken() {
-    let fixture = QueueFixture::with_queue();
+    let fixture = QueueFixture::with_queue_of_objects();
     let (ada, ben) = divided(&fixture);
     kill(ada);
     kill(ben);
@@ -125,7 +125,7 @@ fn a_lease_can_be_broken() {
 
 #[test]
 fn a_broken_lease_is_acquired_again() {
-    let fixture = QueueFixture::with_queue();
+    let fixture = QueueFixture::with_queue_of_objects();
     let ada = sharing(&fixture, "ada");
     until(|| held(&fixture, "ada") == 16);
     let epoch = || rows(&fixture)[7]["epoch"].as_u64().unwrap();
@@ -139,7 +139,7 @@ fn a_broken_lease_is_acquired_again() {
 
 #[test]
 fn many_shards_are_leased_in_groups() {
-    let fixture = QueueFixture::new();
+    let fixture = QueueFixture::of_objects();
     fixture.run(&["init", "--shard-prefix-len", "3"]);
     let mut command = fixture.command(&["worker", "--id", "ada", "--exec", "greet=cat", "--shard-leasing"]);
     command.env("LEASEHOLD_SHARD_LEASING_SHARDS_PER_WORKER", "1024").stderr(Stdio::null());
@@ -160,7 +160,7 @@ fn many_shards_are_leased_in_groups() {
 
 #[test]
 fn leasing_and_naming_shards_exclude_each_other() {
-    let fixture = QueueFixture::with_queue();
+    let fixture = QueueFixture::with_queue_of_objects();
     let worker = ["worker", "--exec", "greet=cat"];
     fixture.assert_filtered_output(
         "bad_leasing_shards",
@@ -176,7 +176,7 @@ fn leasing_and_naming_shards_exclude_each_other() {
 
 #[test]
 fn a_worker_that_leases_shards_ends_when_nothing_is_left() {
-    let fixture = QueueFixture::with_queue();
+    let fixture = QueueFixture::with_queue_of_objects();
     let id = fixture.run(&["submit", "-t", "greet", "-i", "1"]);
     fixture.run(&["worker", "--exec", "greet=cat", "--shard-leasing", "--drain"]);
     assert!(fixture.run(&["get", &id]).contains("completed"));
@@ -187,7 +187,7 @@ fn a_worker_that_leases_shards_ends_when_nothing_is_left() {
 
 #[test]
 fn a_worker_whose_name_is_in_use_reports_it() {
-    let fixture = QueueFixture::with_queue();
+    let fixture = QueueFixture::with_queue_of_objects();
     let ada = sharing(&fixture, "ada");
     until(|| held(&fixture, "ada") == 16);
     let worker = ["--id", "ada", "--exec", "greet=cat", "--shard-leasing"];

@@ -7,7 +7,10 @@ use crate::fixture::QueueFixture;
 
 /// Queue with one task in each of four statuses, of four types, run by worker `w1`.
 fn worked() -> QueueFixture {
-    let fixture = QueueFixture::new();
+    worked_in(QueueFixture::new())
+}
+
+fn worked_in(fixture: QueueFixture) -> QueueFixture {
     for (task_type, delay) in [("greet", "0"), ("refuse", "0"), ("later", "3600"), ("never", "3600")] {
         fixture.run(&["submit", "-t", task_type, "-i", "{\"name\": \"Ada\"}", "--delay", delay]);
     }
@@ -117,6 +120,11 @@ fn showing_tasks() {
 }
 
 #[test]
+fn counting_tasks_of_shards() {
+    worked_in(QueueFixture::of_objects()).assert_filtered_output("stats_of_objects", &["stats"]);
+}
+
+#[test]
 fn changing_tasks() {
     let fixture = worked();
     let (later, refused) = (id_of(&fixture, "later"), id_of(&fixture, "refuse"));
@@ -132,7 +140,7 @@ fn changing_tasks() {
 
 #[test]
 fn checking() {
-    let fixture = QueueFixture::new();
+    let fixture = QueueFixture::of_objects();
     let id = fixture.run(&["submit", "-t", "a"]);
     let objects =
         |root: &str| fixture.objects().into_iter().filter(|path| path.contains(root)).collect::<Vec<_>>();
@@ -176,7 +184,7 @@ fn checking() {
 /// The entry of a killed producer is no inconsistency: it is transient, and `check` prints when.
 #[test]
 fn checking_after_a_kill() {
-    let fixture = QueueFixture::new();
+    let fixture = QueueFixture::of_objects();
     let id = fixture.run(&["submit", "-t", "a"]);
     let task = fixture.objects().into_iter().find(|path| path.contains("/tasks/")).unwrap();
     assert!(task.contains(&id));

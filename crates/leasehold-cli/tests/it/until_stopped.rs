@@ -106,7 +106,7 @@ pub(crate) fn is_dead(pid: &str) -> bool {
 
 #[test]
 fn tail_prints_each_new_change_once() {
-    let fixture = QueueFixture::new();
+    let fixture = QueueFixture::of_objects();
     fixture.run(&["submit", "-t", "before"]);
     let mut tail = RunningCommand::start(fixture.command(&["tail", "--every", "0.1"]));
     tail.until("watching");
@@ -137,7 +137,7 @@ fn a_worker_with_nothing_left_ends_by_itself() {
 
 #[test]
 fn a_worker_that_exits_when_the_queue_is_empty_ignores_an_entry_without_a_task() {
-    let fixture = QueueFixture::new();
+    let fixture = QueueFixture::of_objects();
     let id = fixture.run(&["submit", "-t", "greet"]);
     let task = fixture.objects().into_iter().find(|path| path.contains("/tasks/")).unwrap();
     assert!(task.contains(&id));
@@ -191,7 +191,7 @@ fn unprivileged_command(fixture: &QueueFixture, program: &Path, args: &[&str]) -
 
 #[test]
 fn a_worker_reports_once_that_its_folder_refuses_writes_and_once_that_it_is_back() {
-    let (fixture, outside) = (QueueFixture::new(), tempfile::tempdir().unwrap());
+    let (fixture, outside) = (QueueFixture::of_objects(), tempfile::tempdir().unwrap());
     let program = public_program(outside.path());
     let mut command = unprivileged_command(&fixture, &program, &["worker", "--exec", "a=true"]);
     command.env("LEASEHOLD_LOG", "warn");
@@ -218,7 +218,7 @@ fn a_worker_reports_once_that_its_folder_refuses_writes_and_once_that_it_is_back
 /// Its only slot is occupied by a result that cannot be recorded, so it does not scan for tasks meanwhile.
 #[test]
 fn a_worker_without_a_free_slot_reports_that_its_folder_refuses_results() {
-    let (fixture, outside) = (QueueFixture::new(), tempfile::tempdir().unwrap());
+    let (fixture, outside) = (QueueFixture::of_objects(), tempfile::tempdir().unwrap());
     let program = public_program(outside.path());
     let marks = outside.path().join("marks");
     std::fs::create_dir(&marks).unwrap();
@@ -247,7 +247,7 @@ fn a_worker_without_a_free_slot_reports_that_its_folder_refuses_results() {
 
 #[test]
 fn a_worker_reports_once_that_queue_json_is_missing_and_continues_when_it_is_back() {
-    let fixture = QueueFixture::with_queue();
+    let fixture = QueueFixture::with_queue_of_objects();
     let mut command = fixture.command(&["worker", "--exec", "a=true"]);
     command.env("LEASEHOLD_LOG", "warn");
     let mut worker = RunningCommand::start(command);
@@ -297,6 +297,7 @@ impl SmallDisk {
         command.args(["--mount", "--target", &self.holder.id().to_string()]).arg(plain.get_program());
         command.args(plain.get_args()).arg("--store").arg(self.folder.path().join("queue")).env_clear();
         command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.env("LEASEHOLD_QUEUE_LAYOUT", "objects");
         command
     }
 
@@ -350,7 +351,7 @@ fn a_worker_reports_a_full_disk_once_and_continues_when_there_is_room() {
 
 #[test]
 fn a_monitor_ends_when_interrupted() {
-    let fixture = QueueFixture::with_queue();
+    let fixture = QueueFixture::with_queue_of_objects();
     let mut monitor = RunningCommand::start(fixture.command(&["monitor"]));
     monitor.until("monitor w-");
     fixture.compare("monitor_interrupted", &monitor.interrupt());
@@ -362,6 +363,7 @@ fn up_creates_a_queue_shows_progress_and_ends_when_interrupted() {
     let mut up = RunningCommand::start(fixture.command(&["up", "--no-dashboard", "--exec", "greet=cat"]));
     up.until("0 pending");
     fixture.compare("up_interrupted", &up.interrupt());
+    let fixture = QueueFixture::of_objects();
     let mut up = RunningCommand::start(fixture.command(&["up", "--no-dashboard"]));
     up.until("0 pending");
     fixture.compare("up_without_programs", &up.interrupt());

@@ -12,7 +12,7 @@ use crate::time::StoreTime;
 
 /// Difference between a task and its next revision: the fields that have changed, and the one new event of its history.
 ///
-/// It is the *result* of an event, not the event. A program with other rules applies it to the same effect.
+/// It is the *result* of an event, not the event: a later version that would decide otherwise replays it with the same effect.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a change")]
 pub struct TaskChange {

@@ -122,7 +122,7 @@ impl<'de> Deserialize<'de> for CommitHash {
     }
 }
 
-/// Place in a log: after the commit with this number and hash. A snapshot contains the one at which replay begins.
+/// Position in a log: after the commit with this number and hash. A snapshot contains the one at which replay begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LogPosition {
     /// Number of the last commit.

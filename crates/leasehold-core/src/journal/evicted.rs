@@ -1,7 +1,7 @@
 //! Evicted bodies: the encoded tasks that are not in memory, because a chunk of a snapshot has them.
 //!
 //! A pending or final task is found, counted, ordered, made due and expired by its indexes. Its body, which may have a large
-//! input, is needed only to hand it out, to change it and to show it. A broker with more of them than its budget evicts those
+//! input, is needed only to claim, to change and to show the task. A broker with more of them than its budget evicts those
 //! of whole chunks; the tasks stay in the state with their indexes:
 //!
 //! ```text

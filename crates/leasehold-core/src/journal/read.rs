@@ -115,6 +115,20 @@ impl JournalState {
         if self.tasks.contains_key(id) { Vec::new() } else { self.archive.covering(id) }
     }
 
+    /// Objects of the archive with at least this many tasks, those first whose tasks have ended last.
+    #[must_use]
+    pub fn newest_archived(&self, tasks: u64) -> Vec<ArchiveRef> {
+        let mut objects: Vec<_> = self.archive.objects().filter(|object| object.tasks() > 0).collect();
+        objects.sort_by_key(|object| std::cmp::Reverse(object.latest));
+        let mut found = 0;
+        let needed = objects.into_iter().take_while(|object| {
+            let is_needed = found < tasks;
+            found += object.tasks();
+            is_needed
+        });
+        needed.cloned().collect()
+    }
+
     /// Lists the tasks that match a filter, in the order of their ids, from an id on. At most `max` live tasks are examined,
     /// so that a page takes a limited time; it may have fewer tasks, or none, although another page follows. Tasks that
     /// are evicted must have been read back: see [`list_needs`](Self::list_needs).
@@ -241,6 +255,12 @@ impl JournalState {
             types: rows().map(|row| (row.name.clone(), by_status(row))).collect(),
             archived: self.archive.counts(),
         }
+    }
+
+    /// True if a task is due. Takes time by the number of types.
+    #[must_use]
+    pub fn has_due(&self) -> bool {
+        self.indexes.types.rows().any(|row| !row.ready.is_empty())
     }
 
     /// Workers that hold tasks, with the tasks of each.

@@ -201,7 +201,7 @@ impl JournalRecord {
         }
     }
 
-    /// Parses a line that is not a change, or explains why it is none.
+    /// Parses a line of another kind than a change. `why` is the error of parsing it as a change, for a line of no kind.
     fn read_rare(line: &[u8], why: &serde_json::Error) -> Result<Self> {
         let kind = serde_json::from_slice(line).map(|AnyLine { kind }| kind);
         let why = match kind.as_deref() {

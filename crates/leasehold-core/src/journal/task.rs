@@ -133,7 +133,12 @@ impl JournalTask {
         let lease = beside.take(LEASE_MS)?.map(Duration::from_millis);
         let claim = lease.map(|lease| LoggedClaim { lease, is_heard });
         if claim.is_some() != (task.status() == Status::Running) {
-            return Err(corrupt(format!("task {} is {}, with or without a lease", task.id, task.status())));
+            let has = if claim.is_some() { "has" } else { "does not have" };
+            return Err(corrupt(format!(
+                "task {} is {}, but {has} the field `{LEASE_MS}`",
+                task.id,
+                task.status()
+            )));
         }
         Ok(Self { task, key, claim })
     }

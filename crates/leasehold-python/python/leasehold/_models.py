@@ -122,7 +122,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Number of pending (due or scheduled) and running tasks, counted from the index."""
+    """Number of tasks: pending (due or scheduled) and running; in the layout `journal` also final."""
 
     due: int
     scheduled: int

@@ -53,6 +53,7 @@ class ConnectOptions(TypedDict, total=False):
 
     bucket: str | None
     prefix: str | None
+    layout: Literal["objects", "journal"] | None
     shard_prefix_len: int | None
     dispatch_mode: Literal["shared", "direct"] | None
     endpoint: str | None
@@ -407,6 +408,7 @@ async def connect(
     *,
     bucket: str | None = None,
     prefix: str | None = None,
+    layout: Literal["objects", "journal"] | None = None,
     shard_prefix_len: int | None = None,
     dispatch_mode: Literal["shared", "direct"] | None = None,
     endpoint: str | None = None,
@@ -428,8 +430,10 @@ async def connect(
         store: Folder, or address of a bucket such as `s3://my-bucket/tasks`.
         bucket: Name of an S3 bucket, instead of `store`.
         prefix: Path inside `bucket`.
-        shard_prefix_len: Number of hex digits of a shard name, 1 to 4. Must match the queue if it exists. Default: that of
-            the queue, or 1 for a new queue.
+        layout: Layout of a new queue, which an existing one must have. Default: that of the queue; for a new one `"journal"`
+            in a folder of this host, and `"objects"` in a bucket, or with `shard_prefix_len` or direct dispatch.
+        shard_prefix_len: Number of hex digits of a shard name, 1 to 4, in the layout `objects`. Must match the queue if it
+            exists. Default: that of the queue, or 1 for a new queue.
         dispatch_mode: `"shared"` offers tasks to all workers, `"direct"` sends each task to the inbox of one worker, if a
             worker has an inbox. Default: `"shared"`.
         endpoint: URL of an S3-compatible store.
@@ -447,7 +451,12 @@ async def connect(
         Unavailable: If the store does not respond.
     """
     overrides = {
+<<<<<<< HEAD
         "queue.store": address(store, bucket, prefix),
+=======
+        "queue.store": _address(store, bucket, prefix),
+        "queue.layout": layout,
+>>>>>>> main
         "queue.shard_prefix_len": shard_prefix_len,
         "queue.dispatch_mode": dispatch_mode,
         "queue.endpoint": endpoint,

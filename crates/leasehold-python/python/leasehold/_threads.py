@@ -10,8 +10,8 @@ from collections.abc import Callable
 class Threads:
     """One thread per running handler; the native module limits their number.
 
-    Unlike the threads of `concurrent.futures`, they do not keep the process alive: a handler that is still running when
-    its worker has ended ignored its cancellation, and its claim is already abandoned.
+    Unlike the threads of `concurrent.futures`, they do not keep the process alive. If a handler still runs when its worker
+    has ended, it has ignored its cancellation: nothing waits for its result, and its claim is left to expire.
     """
 
     def __init__(self) -> None:

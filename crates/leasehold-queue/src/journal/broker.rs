@@ -43,7 +43,7 @@ use self::parked::{ParkedClaims, Watches};
 use self::workers::WorkerTable;
 use self::writer::{BrokerTimer, LeaseSlot, ThreadChoice, WriterDone, WriterSlot};
 use super::changes::ChangeFeed;
-use super::commit::{HeldAnswers, OpenCommit};
+use super::commit::{CommitAllowance, HeldAnswers, OpenCommit};
 use super::open::OpenedJournal;
 use super::replay::Replayed;
 use super::request::{BrokerRequest, HeldAnswer};
@@ -63,6 +63,7 @@ pub(super) struct Broker {
     state: JournalState,
     requests: mpsc::Receiver<BrokerRequest>,
     open: OpenCommit,
+    allowance: CommitAllowance,
     writer: WriterSlot,
     thread: ThreadChoice,
     /// Answers that wait for the commit in flight.
@@ -132,6 +133,7 @@ impl Broker {
             state,
             requests,
             open: OpenCommit::new(linger),
+            allowance: CommitAllowance::new(linger, now),
             writer: WriterSlot::new(writer),
             thread: ThreadChoice::new(now),
             in_flight: HeldAnswers::default(),
@@ -266,10 +268,11 @@ impl Broker {
             return;
         }
         let now = self.instant();
-        let due_in = self.open.due_in(now);
+        let due_in = self.commit_due_in(now);
         let is_due = due_in.is_some_and(|left| left.is_zero() || self.maintenance.is_capturing);
         if is_due && (self.is_commit_next || self.unchecked.is_empty()) {
             let commit = self.open.take();
+            self.allowance.spend(now);
             self.in_flight = commit.answers;
             self.in_flight_bytes = commit.lines.len();
             self.meter.sent(commit.records, commit.lines.len(), self.instant());
@@ -322,10 +325,18 @@ impl Broker {
         answer.send().into_iter().try_for_each(|(task, lease_id)| self.release_unused(task, lease_id))
     }
 
+    /// Time until the open commit is to be written; none if it is empty.
+    fn commit_due_in(&self, now: Instant) -> Option<Duration> {
+        let due_in = self.open.due_in(now)?;
+        let is_hurried =
+            self.open.is_small() || self.open.is_full() || self.is_closing || self.state.has_due();
+        Some(if is_hurried { due_in } else { due_in.max(self.allowance.wait(now)) })
+    }
+
     /// Time at which the broker has to act without an event.
     fn deadline(&self) -> Option<Instant> {
         let now = self.instant();
-        let commit = self.open.due_in(now).filter(|_| self.writer.is_idle());
+        let commit = self.commit_due_in(now).filter(|_| self.writer.is_idle());
         let renewal = self.lease.renewal_due_in(now);
         let wake = self.state.next_wake().map(|at| self.until(at));
         let snapshot = self.maintenance.due_in(now, self.state.resident_bytes());

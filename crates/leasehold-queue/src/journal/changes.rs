@@ -1,7 +1,7 @@
-//! Tasks that have changed lately: who shows a queue as it changes asks for those after its last page, and not for all.
+//! Tasks that have changed lately. A reader that shows a queue as it changes requests only the changes after its last page.
 //!
-//! The ids of the last changes are kept in memory, by the broker and by a process that follows the log. A reader whose place is not
-//! among them, because too much has changed or the source is another one, starts over: it reads all tasks once.
+//! The ids of the last changes are kept in memory, by the broker and by a process that follows the log. A reader whose position is
+//! not among them, because too much has changed or the source is another one, starts over: it reads all tasks once.
 
 use leasehold_core::journal::{JournalRecord, JournalState};
 use leasehold_core::limits::BROKER_PAGE_MAX;
@@ -16,19 +16,19 @@ use super::request::BrokerRequest;
 /// Number of changes that are kept: a reader that asks every few seconds misses none at the rates of a journal. Two megabytes.
 const CHANGES_KEPT: usize = 100_000;
 
-/// Place among the changes of one source.
+/// Position among the changes of one source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangePosition {
     source: String,
     number: u64,
 }
 
-/// Tasks that have changed after a place.
+/// Tasks that have changed after a position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChangePage {
-    /// Place after these changes.
+    /// Position after these changes.
     pub position: ChangePosition,
-    /// True if the changes after the requested place are not known: read all tasks, and continue at `position`.
+    /// True if the changes after the requested position are not known: read all tasks, and continue at `position`.
     pub is_gap: bool,
     /// The tasks as they are now, each once.
     pub tasks: Vec<Task>,
@@ -70,12 +70,12 @@ impl ChangeFeed {
         self.changed.push_back(id);
     }
 
-    /// Evicted task without which the changes after a place cannot be read.
+    /// Evicted task without which the changes after a position cannot be read.
     pub(super) fn needs(&self, since: Option<&ChangePosition>, state: &JournalState) -> Option<TaskId> {
         self.after(self.place(since).unwrap_or(self.end())).copied().find(|id| state.is_evicted(id))
     }
 
-    /// Reads the changes after a place.
+    /// Reads the changes after a position.
     pub(super) fn page(&self, since: Option<&ChangePosition>, state: &JournalState) -> Result<ChangePage> {
         let start = self.place(since);
         let from = start.unwrap_or(self.end());
@@ -92,7 +92,7 @@ impl ChangeFeed {
         Ok(ChangePage { position, is_gap: start.is_none(), tasks, gone, has_more })
     }
 
-    /// Number of a place, if the changes after it are kept.
+    /// Number of a position, if the changes after it are kept.
     fn place(&self, since: Option<&ChangePosition>) -> Option<u64> {
         let is_kept = |since: &&ChangePosition| {
             since.source == self.source && (self.first..=self.end()).contains(&since.number)
@@ -112,12 +112,12 @@ impl ChangeFeed {
 }
 
 impl JournalQueue {
-    /// Reads the tasks that have changed after a place; without one, only the current place. Requests: none while the broker can be
+    /// Reads the tasks that have changed after a position; without one, only the current position. Requests: none while the broker can be
     /// reached, otherwise those of a read without a connection.
     pub async fn changes(&self, since: Option<&ChangePosition>) -> Result<ChangePage> {
         let asked = since.cloned();
         let request = move |answer| BrokerRequest::Changes { since: asked, answer };
-        if let Some(page) = self.broker.ask_serving(request).await {
+        if let Some(page) = self.broker.ask_serving(&self.client, request).await {
             return page;
         }
         let needs = |replayed: &Replayed| replayed.changes.needs(since, &replayed.state);

@@ -1,6 +1,7 @@
-//! Check of a journal: reads every part of it, and reports all that are missing or corrupt.
+//! Check of a journal: reads its parts, and reports those that are missing or corrupt. In a folder it reads the log only up to its
+//! first fault, and the archive only if nothing else is missing or corrupt, because only the whole log tells its objects.
 //!
-//! It writes nothing and guesses nothing: tasks are counted only as far as the log can be replayed. Parts are replaced while
+//! It writes nothing. Tasks are counted only as far as the log can be replayed. Parts are replaced while
 //! they are read, so a finding counts only if the lease still names the same snapshot afterwards.
 //!
 //! Requests: 2 gets of the lease, 1 of the snapshot, 1 per chunk, 1 per commit after the snapshot, and 1 list per thousand of
@@ -27,7 +28,7 @@ use crate::check::{Checked, CorruptObject, Remedy};
 const STARTS_MAX: u32 = 3;
 
 impl JournalQueue {
-    /// Reads every part of the journal, and reports those that are missing or corrupt; with `repair`, deletes objects of the
+    /// Reads the parts of the journal, and reports those that are missing or corrupt; with `repair`, deletes objects of the
     /// archive that nothing refers to.
     pub(super) async fn check_journal(&self, repair: bool) -> Result<Checked> {
         let mut checked = self.check_parts().await?;

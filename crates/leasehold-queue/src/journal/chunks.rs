@@ -68,7 +68,7 @@ impl ChunkTable {
         self.manifest.as_ref().and_then(|manifest| backing(manifest, id))
     }
 
-    /// True if a chunk is part of the newest snapshot, so that its tasks that are still evicted are those of the state.
+    /// True if a chunk is part of the newest snapshot, so that it has the current revision of each of its tasks that is still evicted.
     pub(super) fn is_backing(&self, backing: &BackingChunk) -> bool {
         self.backing(&backing.chunk.first).as_ref() == Some(backing)
     }
@@ -83,8 +83,8 @@ impl ChunkTable {
         }
     }
 
-    /// Evicts the tasks of unchanged chunks while a state has more bytes in memory than `bytes_max`. Those that were never
-    /// handed out go first, newest first: claims begin with the oldest.
+    /// Evicts the tasks of unchanged chunks while a state has more bytes in memory than `bytes_max`. Chunks that were never read
+    /// back are evicted first, newest first, because claims begin with the oldest tasks; then those that were read back longest ago.
     pub(super) fn evict(&mut self, state: &mut JournalState, bytes_max: u64) {
         if state.resident_bytes() <= bytes_max {
             return;

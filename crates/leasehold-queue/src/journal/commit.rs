@@ -1,6 +1,9 @@
 //! The commit that is being filled, and the answers that wait for it.
 
-use leasehold_core::limits::{COMMIT_BYTES_FULL, COMMIT_LINGER, COMMIT_LINGER_LAZY};
+use leasehold_core::limits::{
+    COMMIT_BYTES_FULL, COMMIT_INTERVAL, COMMIT_LINGER, COMMIT_LINGER_LAZY, COMMIT_RECORDS_SMALL,
+    COMMITS_SAVED,
+};
 use leasehold_store::host::Instant;
 use std::time::Duration;
 
@@ -11,13 +14,51 @@ use super::request::HeldAnswer;
 pub(super) struct Linger {
     urgent: Duration,
     lazy: Duration,
+    /// Interval of commits in the long run (see [`CommitAllowance`]).
+    interval: Duration,
 }
 
 impl Linger {
     /// In a bucket, where every put costs money and takes tens of milliseconds.
-    pub(super) const BUCKET: Linger = Linger { urgent: COMMIT_LINGER, lazy: COMMIT_LINGER_LAZY };
+    pub(super) const BUCKET: Linger =
+        Linger { urgent: COMMIT_LINGER, lazy: COMMIT_LINGER_LAZY, interval: COMMIT_INTERVAL };
     /// In a folder, where the commit in flight is all that there is to wait for.
-    pub(super) const FOLDER: Linger = Linger { urgent: Duration::ZERO, lazy: Duration::ZERO };
+    pub(super) const FOLDER: Linger =
+        Linger { urgent: Duration::ZERO, lazy: Duration::ZERO, interval: Duration::ZERO };
+}
+
+/// Commits that a broker may write without an interval between them.
+///
+/// A bucket bills each put, whatever it contains. While workers wait for tasks, a longer wait delays the tasks of a commit, but the
+/// rate of tasks stays as it is: so large commits that follow each other for minutes are written at an interval. While tasks wait
+/// for workers the interval does not apply: a free slot gets its next task by a commit, so the rate would fall.
+#[derive(Debug)]
+pub(super) struct CommitAllowance {
+    interval: Duration,
+    /// Time that was saved up until `at`: an interval for each commit.
+    saved: Duration,
+    at: Instant,
+}
+
+impl CommitAllowance {
+    pub(super) fn new(linger: Linger, now: Instant) -> Self {
+        Self { interval: linger.interval, saved: linger.interval * COMMITS_SAVED, at: now }
+    }
+
+    /// Time until the next commit may be written.
+    pub(super) fn wait(&self, now: Instant) -> Duration {
+        self.interval.saturating_sub(self.saved_until(now))
+    }
+
+    /// Counts a commit that is written now.
+    pub(super) fn spend(&mut self, now: Instant) {
+        self.saved = self.saved_until(now).saturating_sub(self.interval);
+        self.at = now;
+    }
+
+    fn saved_until(&self, now: Instant) -> Duration {
+        (self.saved + now.since(self.at)).min(self.interval * COMMITS_SAVED)
+    }
 }
 
 /// Urgency of a record.
@@ -65,6 +106,11 @@ impl OpenCommit {
 
     pub(super) fn is_empty(&self) -> bool {
         self.records == 0
+    }
+
+    /// True if it has as few records as a few clients cause that wait for each outcome.
+    pub(super) fn is_small(&self) -> bool {
+        self.records <= COMMIT_RECORDS_SMALL
     }
 
     /// True if it takes no more records.

@@ -24,8 +24,8 @@ use super::remote::serve_remotely;
 use super::request::{AnswerTo, BrokerRequest, WorkerReport};
 use super::service::{ClientCount, serve_clients};
 use super::stage::{BrokerEnd, BrokerStage, StageSetter, StageView, stage};
-use super::transport::BrokerTransport;
 use crate::connect::{BrokerRole, QueueConfig};
+use leasehold_broker::BrokerTransport;
 
 /// Maximum number of brokers that one request starts: one may end before it has received the request.
 const STARTS_MAX: u32 = 3;
@@ -107,26 +107,27 @@ impl BrokerSlot {
     }
 
     /// Sends a request to the broker, of this process or of another one, and waits for the answer; none if none serves, or
-    /// it has ended before its answer.
+    /// it has ended before its answer. `client` counts the requests that find the broker.
     pub(super) async fn ask_serving<T>(
         &self,
+        client: &Client,
         request: impl FnOnce(AnswerTo<T>) -> BrokerRequest,
     ) -> Option<Result<T>> {
-        let line = self.reachable().await?;
+        let line = self.reachable(client).await?;
         let (answer, answered) = oneshot::channel();
         line.requests.send(request(answer)).await.ok()?;
         answered.await.ok()
     }
 
     /// Connection to a broker that serves, of this process or of another one; none if there is none.
-    async fn reachable(&self) -> Option<BrokerHandle> {
+    async fn reachable(&self, client: &Client) -> Option<BrokerHandle> {
         let line = match self.current() {
             Some(line) if line.is_serving() => return Some(line),
             // It is opening, and may wait for the lease of another process.
             Some(_) => return None,
             None => {
                 self.transport.as_ref()?;
-                self.line(WithoutBroker::Follow)
+                self.line(WithoutBroker::Follow, client)
             }
         };
         match line.opened().await {
@@ -196,7 +197,7 @@ impl BrokerSlot {
             BrokerRole::Auto | BrokerRole::Only => WithoutBroker::BecomeBroker,
         };
         loop {
-            let line = self.line(otherwise);
+            let line = self.line(otherwise, &self.client);
             if line.is_serving() {
                 return Ok(line);
             }
@@ -208,20 +209,20 @@ impl BrokerSlot {
         }
     }
 
-    /// Connection to the current broker; starts one if there is none.
-    fn line(&self, otherwise: WithoutBroker) -> BrokerHandle {
+    /// Handle of the current broker, of this process or of the connection to another one; starts it if there is none.
+    fn line(&self, otherwise: WithoutBroker, client: &Client) -> BrokerHandle {
         let mut running = lock(&self.running);
         match &*running {
             Some(current) if !current.line.has_ended() => current.line.clone(),
-            _ => running.insert(self.spawn(otherwise)).line.clone(),
+            _ => running.insert(self.spawn(otherwise, client)).line.clone(),
         }
     }
 
-    fn spawn(&self, otherwise: WithoutBroker) -> RunningBroker {
+    fn spawn(&self, otherwise: WithoutBroker, client: &Client) -> RunningBroker {
         let (requests, received) = mpsc::channel(BROKER_REQUESTS_MAX);
         let (setter, stage) = stage();
         // Connections of its own: those of the caller's runtime may be blocked by a handler.
-        let (client, home, transport) = (self.client.detached(), self.home.clone(), self.transport.clone());
+        let (client, home, transport) = (client.detached(), self.home.clone(), self.transport.clone());
         let link = BrokerThread { client, home, transport, sender: requests.downgrade(), received };
         let work = async move {
             let end = Box::pin(link.run(&setter, otherwise)).await;

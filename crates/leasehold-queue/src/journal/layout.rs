@@ -208,7 +208,7 @@ fn outcome_unknown(id: &TaskId, error: Error) -> Error {
     unknown.because(error)
 }
 
-fn stats(counts: &JournalCounts, now: Now) -> Stats {
+pub(super) fn stats(counts: &JournalCounts, now: Now) -> Stats {
     let mut statuses = BTreeMap::<_, u64>::new();
     for (status, number) in counts.types.values().flatten().chain(&counts.archived) {
         *statuses.entry(*status).or_default() += number;

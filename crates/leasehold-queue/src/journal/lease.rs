@@ -4,7 +4,7 @@
 //!
 //! | field | content |
 //! | --- | --- |
-//! | `snapshot` | place in the log after which replay begins: the end of the newest snapshot |
+//! | `snapshot` | position in the log after which replay begins: the end of the newest snapshot |
 //! | `floor` | first commit that may not be deleted: a broker begins there or later (rule B7) |
 //! | `trusted_until` | latest time at which an earlier holder may still trust its lease (rule C2) |
 //! | `requires` | record kinds that a broker must understand |
@@ -28,8 +28,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::damage::missing_lease;
-use super::transport::BrokerAddress;
 use crate::lease::{HeldLease, Leases, Renewed, Taken, read_lease};
+use leasehold_broker::BrokerAddress;
 
 /// Field of the lease that outlives its holders (rule C2).
 const TRUSTED_UNTIL: &str = "trusted_until";
@@ -59,7 +59,7 @@ const KINDS: [&str; 15] = [
 /// Fields of the lease on the journal beside those of every lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct JournalFields {
-    /// Place in the log after which replay begins.
+    /// Position in the log after which replay begins.
     #[serde(default)]
     pub(crate) snapshot: LogPosition,
     /// First commit that may not be deleted.

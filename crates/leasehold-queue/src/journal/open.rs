@@ -27,8 +27,8 @@ use super::home::LogHome;
 use super::lease::{self, BrokerLease, JournalFields, TakenJournal, new_instance};
 use super::replay::Replayed;
 use super::stage::StageSetter;
-use super::transport::{BrokerAddress, BrokerListener, BrokerTransport, LineChannel};
 use crate::lease::Renewed;
+use leasehold_broker::{BrokerAddress, BrokerListener, BrokerTransport, LineChannel};
 
 /// Longest wait for the lease of a broker that may have crashed: by then it has expired, by any clock.
 const WAIT_MAX: Duration = Duration::from_secs(JOURNAL_LEASE_TTL.as_secs() + 5);

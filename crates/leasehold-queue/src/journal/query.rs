@@ -21,9 +21,11 @@ pub(super) enum StateQuery {
     Export { first: Option<TaskId> },
     /// Counts the tasks.
     Count,
+    /// Finds the archive objects with this many tasks, those that have ended last.
+    NewestArchived { tasks: u64 },
 }
 
-/// Answer to a [`StateQuery`] of the same name.
+/// Answer to a [`StateQuery`] of the same name; `Find` answers `NewestArchived`, too.
 #[derive(Debug)]
 pub(super) enum StateAnswer {
     Place(TaskPlace),
@@ -45,7 +47,7 @@ impl StateQuery {
             Self::Place(id) => Some(*id).filter(|id| state.is_evicted(id)),
             Self::List { filter, first } => state.list_needs(filter, *first, BROKER_PAGE_MAX),
             Self::Export { first } => state.export_needs(*first, BROKER_PAGE_MAX),
-            Self::Find(_) | Self::Count => None,
+            Self::Find(_) | Self::Count | Self::NewestArchived { .. } => None,
         }
     }
 
@@ -60,6 +62,9 @@ impl StateQuery {
             Self::List { filter, first } => StateAnswer::List(state.list(filter, *first, BROKER_PAGE_MAX)?),
             Self::Export { first } => StateAnswer::Export(state.export(*first, BROKER_PAGE_MAX)?),
             Self::Count => StateAnswer::Count(state.counts()),
+            Self::NewestArchived { tasks } => {
+                StateAnswer::Find(BTreeSet::new(), state.newest_archived(*tasks))
+            }
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Reads of a queue in the journal layout: the live tasks from the state, the archived ones from objects.
 //!
-//! Each read is answered by one state, which tells the objects that may have what is not live. An object that does not exist
+//! Each read is answered by one state, with the archive objects that may have a task which is not live. An object that does not exist
 //! was replaced after that, and the read starts over; if the state that is read then still refers to it, it is missing.
 
 use futures::stream::BoxStream;
@@ -96,6 +96,25 @@ impl JournalQueue {
                 _ => Err(StateAnswer::unexpected()),
             }
         })
+    }
+
+    /// Lists archived tasks, those that have ended last: all of the objects that are needed for this many. They are not in order.
+    /// Requests: those that find the broker, and 1 get per object, of up to 4 MiB.
+    #[must_use]
+    pub fn newest_archived(&self, tasks: u64) -> BoxStream<'_, Result<Task>> {
+        let objects = stream::once(async move {
+            match self.read(StateQuery::NewestArchived { tasks }, Freshness::Confirmed).await? {
+                StateAnswer::Find(_, objects) => Ok(stream::iter(objects.into_iter().map(Ok))),
+                _ => Err(StateAnswer::unexpected()),
+            }
+        });
+        let tasks = objects.try_flatten().and_then(move |object| async move {
+            // An object is kept for an hour after others have replaced it.
+            let found = read_archive(&self.client, &object).await.map_err(with_way_out)?;
+            let found = found.ok_or_else(replaced)?;
+            Ok(stream::iter(found.into_iter().map(|task| Ok(JournalTask::decode(task.body())?.task))))
+        });
+        tasks.try_flatten().boxed()
     }
 
     /// Exports all tasks, in the order of their ids.

@@ -13,8 +13,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::request::BrokerRequest;
 use super::service::PULSE_INTERVAL;
-use super::transport::LineChannel;
 use super::wire::{RemoteAnswer, complete, encode_call};
+use leasehold_broker::LineChannel;
 
 /// Time without a line after which the process of a broker counts as stopped: three times [`PULSE_INTERVAL`].
 const SILENCE_MAX: Duration = Duration::from_secs(3 * PULSE_INTERVAL.as_secs());

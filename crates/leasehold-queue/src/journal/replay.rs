@@ -2,7 +2,8 @@
 //! reads.
 //!
 //! A process with more tasks than it keeps in memory evicts those of chunks, and reads a chunk back when a commit changes one
-//! of its tasks. Commits are read without a pause, so those from there on wait until the log was read.
+//! of its tasks. The log is read without a pause, so that commit and those after it are kept in memory and applied when the end of
+//! the log was reached.
 //!
 //! Requests: 1 get of the snapshot, 1 per chunk, and 1 per chunk that is read back.
 
@@ -45,7 +46,7 @@ impl Replayed {
         Ok(replayed)
     }
 
-    /// Applies a commit, of which no task is evicted.
+    /// Applies a commit that changes no evicted task.
     pub(super) fn apply(&mut self, commit: &Commit) -> Result<()> {
         self.since.add(commit.records.len());
         let Self { state, table, changes, .. } = self;
@@ -90,7 +91,7 @@ impl Replayed {
         Ok(followed)
     }
 
-    /// Evicts tasks while more than the limit are in memory. Not between two that are needed together.
+    /// Evicts tasks while more than the limit are in memory. Must not be called between reading back the tasks of one commit.
     pub(super) fn evict(&mut self) {
         self.table.evict(&mut self.state, self.bytes_max);
     }

@@ -40,19 +40,19 @@ pub(super) enum BrokerRequest {
     PurgeTask { id: TaskId, retention: Arc<Retention>, by: Arc<str>, answer: AnswerTo<Purged> },
     /// Imports a task of another queue.
     Import { task: Box<JournalTask>, answer: AnswerTo<bool> },
-    /// Asks for those of these archive objects that no record refers to, and that none can refer to later.
+    /// Selects the archive objects to which no record refers, and to which no later record can refer, from `names`.
     Orphans { names: Vec<ArchiveName>, answer: AnswerTo<Vec<ArchiveName>> },
     /// Reads the state.
     Read { query: StateQuery, freshness: Freshness, answer: AnswerTo<StateAnswer> },
     /// Waits until a task has another revision.
     Watch { id: TaskId, rev: u64, answer: oneshot::Sender<()> },
-    /// Answers the waiting claims of a source at once, because its worker wants no more.
+    /// Answers the waiting claims of a source at once, because its worker claims no more tasks.
     StopClaims { source: HexName },
     /// Reports the state of the broker.
     Status { answer: AnswerTo<BrokerStatus> },
     /// Lists the workers that have reported themselves.
     Workers { answer: AnswerTo<Vec<JournalWorker>> },
-    /// Reads the tasks that have changed after a place.
+    /// Reads the tasks that have changed after a position.
     Changes { since: Option<ChangePosition>, answer: AnswerTo<ChangePage> },
     /// Tells the broker about a worker.
     Report(WorkerReport),
@@ -60,7 +60,7 @@ pub(super) enum BrokerRequest {
     Close,
 }
 
-/// Place at which a purge continues: it goes through the live tasks, and then through the archive.
+/// Position at which a purge continues: it goes through the live tasks, and then through the archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum PurgePlace {
@@ -75,7 +75,7 @@ pub(super) struct PurgedPage {
     pub(super) deleted: u64,
     /// Corrupt tasks with their error; they are kept.
     pub(super) corrupt: Vec<String>,
-    /// Place at which the next page begins; none if this was the last.
+    /// Position at which the next page begins; none if this was the last.
     pub(super) next: Option<PurgePlace>,
 }
 

@@ -20,9 +20,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::request::BrokerRequest;
-use super::transport::{AcceptedClient, BrokerListener, LineChannel};
 use super::wire::{UndeliveredClaims, claims_of, decode_call};
 use crate::source::next_or;
+use leasehold_broker::{AcceptedClient, BrokerListener, LineChannel};
 
 /// Interval of empty lines to each client, by which it tells a broker that is idle from one that is stopped.
 pub(super) const PULSE_INTERVAL: Duration = Duration::from_secs(5);

@@ -233,7 +233,12 @@ impl JournalSource {
         let ClaimAnswer { tasks, upcoming } = match answer {
             Ok(answer) => answer,
             Err(error) if error.kind() == Kind::Unavailable => {
-                tracing::warn!(worker = %self.worker.id, %error, "failed to claim tasks, retrying");
+                // The end of a broker is logged once, by the connection to it.
+                if error.outcome_is_unknown() {
+                    tracing::debug!(worker = %self.worker.id, %error, "broker has ended during a claim, repeating it");
+                } else {
+                    tracing::warn!(worker = %self.worker.id, %error, "failed to claim tasks, retrying");
+                }
                 self.rest(None);
                 return Ok(Answered::Continue);
             }

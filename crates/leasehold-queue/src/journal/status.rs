@@ -97,9 +97,9 @@ pub struct CommitFigures {
     pub records: u64,
     /// Bytes of their records.
     pub bytes: u64,
-    /// Length of the time that the figures below are of: up to a minute.
+    /// Length of the window of the figures below: up to a minute.
     pub window_ms: u64,
-    /// Number of commits in that time.
+    /// Number of commits in that window.
     pub recent_commits: u64,
     /// Number of their records.
     pub recent_records: u64,
@@ -210,7 +210,9 @@ impl JournalQueue {
     /// Finds the broker and asks for its state, without becoming the broker. Requests: 1 get, none if this process is the broker or
     /// connected to it; 1 get more if none can be reached.
     pub async fn find_broker(&self) -> Result<FoundBroker> {
-        if let Some(status) = self.broker.ask_serving(|answer| BrokerRequest::Status { answer }).await {
+        if let Some(status) =
+            self.broker.ask_serving(&self.client, |answer| BrokerRequest::Status { answer }).await
+        {
             return Ok(FoundBroker::Reached(Box::new(status?)));
         }
         let lease = lease::read(&self.client).await?;
@@ -220,6 +222,7 @@ impl JournalQueue {
     /// Workers that have reported themselves to the broker, or that hold tasks, by id; none if no broker can be reached. Requests: those that find the
     /// broker.
     pub async fn workers(&self) -> Result<Option<Vec<JournalWorker>>> {
-        self.broker.ask_serving(|answer| BrokerRequest::Workers { answer }).await.transpose()
+        let request = |answer| BrokerRequest::Workers { answer };
+        self.broker.ask_serving(&self.client, request).await.transpose()
     }
 }

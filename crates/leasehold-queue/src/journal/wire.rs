@@ -31,7 +31,7 @@ use tokio::sync::oneshot;
 use super::changes::{ChangePage, ChangePosition};
 use super::query::{StateAnswer, StateQuery};
 use super::request::{AnswerTo, BrokerRequest, ClaimAnswer, ClaimPoll, Freshness, PurgePlace, WorkerReport};
-use super::transport::ClientAccess;
+use leasehold_broker::ClientAccess;
 
 /// A request, without its tasks.
 #[derive(Debug, Serialize, Deserialize)]

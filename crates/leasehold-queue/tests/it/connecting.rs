@@ -1,8 +1,10 @@
 //! Opening a queue, and being refused (promise P8).
 
 use leasehold_core::{Kind, Reason};
-use leasehold_queue::{LayoutName, ObjectQueue, Queue, QueueConfig, QueueLayout};
-use leasehold_store::{Client, MemoryStore, OpenMode, Store, Verb};
+use leasehold_queue::{DirectDispatch, LayoutName, ObjectQueue, Queue, QueueConfig, QueueLayout};
+use leasehold_store::{
+    Client, FolderOptions, FolderStore, FolderTime, Host, MemoryStore, OpenMode, Store, SystemHost, Verb,
+};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -73,7 +75,7 @@ async fn a_description_that_cannot_be_used_is_refused_and_kept() {
 async fn a_queue_is_created_with_the_layout_that_is_wanted_and_keeps_it() {
     let world = World::new().await;
     let open = |store: &Arc<MemoryStore>, layout| {
-        let config = QueueConfig { layout, ..QueueConfig::default() };
+        let config = QueueConfig { layout, transport: None, ..QueueConfig::default() };
         Queue::with_config(client(&world, store.clone()), config)
     };
     let store = Arc::new(MemoryStore::new(&(Arc::new(world.host.clone()) as _)));
@@ -91,6 +93,70 @@ async fn a_queue_is_created_with_the_layout_that_is_wanted_and_keeps_it() {
     assert_eq!(error.kind(), Kind::Invalid);
     assert_eq!(audit::value(&world.store, "queue.json").await.unwrap().get("layout"), None, "the default");
     assert!(open(&world.store, None).await.unwrap().objects().is_ok());
+    let digits = QueueConfig { shard_prefix_len: Some(1), transport: None, ..QueueConfig::default() };
+    let error = Queue::with_config(client(&world, store.clone()), digits).await.unwrap_err();
+    assert!(error.to_string().contains("has the layout `journal`, which has no shards"), "{error}");
+}
+
+#[tokio::test]
+async fn a_new_queue_in_a_folder_of_this_host_has_a_journal_unless_it_needs_objects() {
+    let layout_in = async |time, config: QueueConfig| -> leasehold_core::Result<LayoutName> {
+        let folder = tempfile::tempdir().unwrap();
+        let options = FolderOptions { time: Some(time), ..FolderOptions::default() };
+        let host: Arc<dyn Host> = Arc::new(SystemHost);
+        let store = FolderStore::open(folder.path(), options, &host).unwrap();
+        let queue = Queue::with_config(Client::new(Arc::new(store), host), config).await?;
+        Ok(queue.meta().unwrap().layout)
+    };
+    let default = QueueConfig::default;
+    let layout = |layout| QueueConfig { layout: Some(layout), ..default() };
+    let (digits, direct) = (Some(2), Some(DirectDispatch::default()));
+    for (time, config, expected) in [
+        (FolderTime::Host, default(), LayoutName::Journal),
+        (FolderTime::Mount, default(), LayoutName::Objects),
+        (FolderTime::Host, layout(LayoutName::Objects), LayoutName::Objects),
+        (FolderTime::Mount, layout(LayoutName::Journal), LayoutName::Journal),
+        (FolderTime::Host, QueueConfig { shard_prefix_len: digits, ..default() }, LayoutName::Objects),
+        (FolderTime::Host, QueueConfig { direct, ..default() }, LayoutName::Objects),
+        (FolderTime::Host, QueueConfig { needs_objects: true, ..default() }, LayoutName::Objects),
+        (
+            FolderTime::Host,
+            QueueConfig { needs_objects: true, ..layout(LayoutName::Journal) },
+            LayoutName::Journal,
+        ),
+    ] {
+        assert_eq!(layout_in(time, config.clone()).await.unwrap(), expected, "{time:?} {config:?}");
+    }
+    let both = QueueConfig { shard_prefix_len: digits, ..layout(LayoutName::Journal) };
+    let error = layout_in(FolderTime::Host, both).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid);
+    assert!(error.to_string().contains("has no shards and no direct dispatch"), "{error}");
+}
+
+#[tokio::test]
+async fn an_existing_queue_in_a_folder_keeps_its_layout() {
+    let folder = tempfile::tempdir().unwrap();
+    ObjectQueue::connect(folder.path()).await.unwrap();
+    let queue = Queue::connect(folder.path()).await.unwrap();
+    assert_eq!(queue.meta().unwrap().layout, LayoutName::Objects);
+}
+
+#[tokio::test]
+async fn processes_share_a_queue_in_a_folder_with_the_default_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = || Queue::connect(folder.path());
+    let (broker, client) = (process().await.unwrap(), process().await.unwrap());
+    let first = broker.submit("resize", 1).await.unwrap().id;
+    let second = client.submit("resize", 2).await.unwrap().id;
+    assert!(client.get(&first).await.is_ok());
+    assert!(broker.get(&second).await.is_ok());
+    // A process that ends hands over.
+    broker.close().await.unwrap();
+    let third = client.submit("resize", 3).await.unwrap().id;
+    for id in [first, second, third] {
+        client.get(&id).await.unwrap();
+    }
+    client.close().await.unwrap();
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ mod archive;
 mod damage;
 mod memory;
 mod operating;
+mod pacing;
 mod snapshots;
 mod transfers;
 
@@ -49,7 +50,8 @@ impl Journal {
     }
 
     async fn process_over(&self, store: Arc<dyn Store>) -> Queue {
-        let config = QueueConfig { layout: Some(LayoutName::Journal), ..QueueConfig::default() };
+        let config =
+            QueueConfig { layout: Some(LayoutName::Journal), transport: None, ..QueueConfig::default() };
         Queue::with_config(Client::new(store, self.host.clone()), config).await.unwrap()
     }
 

@@ -298,11 +298,11 @@ impl Observed {
         let Some(raw) = self.tasks.get(id).map(super::raw_tasks::RawTask::now) else { return Ok(()) };
         let replayed = id.parse::<TaskId>().and_then(|id| self.replay.get(&id));
         let replayed = replayed.map_err(|error| format!("replay: {error}"))?;
-        if let Some(home) = self.archive.home(id) {
-            return match (replayed, self.covers(home, id)) {
+        if let Some(object) = self.archive.object_of(id) {
+            return match (replayed, self.covers(object, id)) {
                 (None, true) => Ok(()),
                 (live, _) => {
-                    Err(format!("replay: task {id} is in archive object {home}, live: {}", live.is_some()))
+                    Err(format!("replay: task {id} is in archive object {object}, live: {}", live.is_some()))
                 }
             };
         }

@@ -1,5 +1,5 @@
-//! Pace of a world. Many requests find what two processes do to the same task; few requests let a broker live for long
-//! without a commit, which would tell it that it was superseded.
+//! Pace of a world: how often requests are made. With many, two processes often change the same task. With few, a broker that was
+//! superseded serves for long without a commit, whose outcome would tell it so.
 
 use leasehold_core::limits::RESIDENT_BYTES;
 use leasehold_queue::{ArchiveLimits, SnapshotLimits};

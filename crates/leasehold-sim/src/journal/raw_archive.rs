@@ -16,7 +16,7 @@ pub(super) struct RawArchive {
     /// Names that the log refers to.
     table: BTreeSet<String>,
     /// Object of each archived task.
-    homes: BTreeMap<String, String>,
+    object_of: BTreeMap<String, String>,
     /// Number of tasks that were archived.
     archived: u64,
     /// Number of objects that were removed.
@@ -27,8 +27,8 @@ pub(super) struct RawArchive {
 
 impl RawArchive {
     /// Object that has a task.
-    pub(super) fn home(&self, id: &str) -> Option<&str> {
-        self.homes.get(id).map(String::as_str)
+    pub(super) fn object_of(&self, id: &str) -> Option<&str> {
+        self.object_of.get(id).map(String::as_str)
     }
 
     /// Counts for the summary: archived tasks, removed objects, tasks that became live again.
@@ -61,7 +61,7 @@ impl RawArchive {
             let (id, rev) = (text(&task["id"]), task["rev"].as_u64().unwrap_or(0));
             let now = tasks.get(&id).map(|task| task.now().clone());
             let is_right = now.is_some_and(|now| now.is_final() && now.number("rev") == rev);
-            if !is_right || self.homes.contains_key(&id) {
+            if !is_right || self.object_of.contains_key(&id) {
                 return Err(format!(
                     "P1: task {id} is archived at revision {rev}, which is not its final one"
                 ));
@@ -77,7 +77,7 @@ impl RawArchive {
         }
         self.outdate(&record.0["outdated"], tasks)?;
         let table = &self.table;
-        let displaced = self.homes.extract_if(.., |_, home| !table.contains(home)).map(|(id, _)| id);
+        let displaced = self.object_of.extract_if(.., |_, object| !table.contains(object)).map(|(id, _)| id);
         for id in displaced {
             let rev = tasks.get(&id).map_or(0, |task| task.now().number("rev"));
             moved.insert(id, rev);
@@ -96,7 +96,7 @@ impl RawArchive {
     fn outdate(&mut self, outdated: &Value, tasks: &mut RawTasks) -> Result<(), String> {
         for copy in list(outdated) {
             let (id, object) = (text(&copy["id"]), text(&copy["object"]));
-            if self.homes.remove(&id) != Some(object) {
+            if self.object_of.remove(&id) != Some(object) {
                 return Err(format!("P1: task {id} becomes live, but is not archived there"));
             }
             tasks.restore(&id)?;
@@ -126,7 +126,7 @@ impl RawArchive {
                     "P1: archive object {name} has task {id} at revision {rev}, unlike the log"
                 ));
             }
-            self.homes.insert(id, name.clone());
+            self.object_of.insert(id, name.clone());
         }
         self.table.insert(name);
         Ok(())
@@ -134,7 +134,7 @@ impl RawArchive {
 
     /// Checks at rest that every archived task is in its object.
     pub(super) fn check_objects(&self, objects: &BucketObjects) -> Result<(), String> {
-        for (id, name) in &self.homes {
+        for (id, name) in &self.object_of {
             let stored = objects.get(&format!("{ARCHIVE}{name}"));
             let stored =
                 stored.ok_or_else(|| format!("P1: archive object {name} of task {id} is missing"))?;

@@ -16,7 +16,7 @@ use leasehold_core::{Error, Kind, Result};
 use std::collections::BTreeSet;
 
 use super::continuity::{HistoryEnd, mismatch};
-use super::{CommitOutcome, FencedLog, Followed, Home, LogHolder, Replay, TakeOver, poisoned};
+use super::{CommitOutcome, FencedLog, Followed, LogHolder, Replay, Storage, TakeOver, poisoned};
 use crate::client::{Client, PutOutcome};
 use crate::ledger::Purpose;
 use crate::mutant::breaks;
@@ -89,7 +89,7 @@ impl BucketLog {
                     end: end.position,
                     is_poisoned: false,
                 };
-                return Ok(TakeOver::Fenced(FencedLog::new(Home::Bucket(writer))));
+                return Ok(TakeOver::Fenced(FencedLog::new(Storage::Bucket(writer))));
             }
         }
     }

@@ -43,7 +43,7 @@ use leasehold_core::{Error, Kind, Result};
 use std::io;
 use std::sync::Arc;
 
-use super::{FencedLog, Home, Replay, TakeOver};
+use super::{FencedLog, Replay, Storage, TakeOver};
 use crate::folder::failure;
 use crate::host::{Host, HostExt};
 use crate::mutant::breaks;
@@ -93,7 +93,7 @@ impl FolderLog {
         let Some(taken) = self.blocking(epoch::lock_next).await? else { return Ok(TakeOver::Superseded) };
         let epoch = taken.epoch;
         match self.fence(taken, replay).await {
-            Ok(writer) => Ok(TakeOver::Fenced(FencedLog::new(Home::Folder(writer)))),
+            Ok(writer) => Ok(TakeOver::Fenced(FencedLog::new(Storage::Folder(writer)))),
             Err(WalkStop::Newer) => Ok(TakeOver::Superseded),
             Err(WalkStop::Failed(error)) => Err(error),
             // A process that took over after us may have deleted segments that we were still reading.

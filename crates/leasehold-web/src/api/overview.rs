@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::row::TaskRow;
-use super::{age, now};
+use super::{age, broker, now};
 use crate::figures::Figures;
 use crate::pace::RefreshPace;
 use crate::routes::{ApiError, App, matches_etag};
@@ -72,7 +72,9 @@ fn overview_json(app: &App, snapshot: &QueueSnapshot, figures: &Figures, now: St
     json!({
         "now": now,
         "store": queue.describe(),
+        "layout": if app.shared.journal().is_some() { "journal" } else { "objects" },
         "shards": app.shared.shard_len().map(ShardLen::count),
+        "broker": app.shared.journal().map(|_| broker::broker(app, &snapshot.journal)),
         "version": env!("CARGO_PKG_VERSION"),
         "allow_actions": app.access.allows_actions,
         "provider": app.prices.provider,
@@ -88,7 +90,11 @@ fn overview_json(app: &App, snapshot: &QueueSnapshot, figures: &Figures, now: St
         "types": figures.types,
         "untaken": figures.unclaimed,
         "charts": charts,
-        "cost": {"process": process(&app.spent(), &app.prices), "tasks": tasks(figures, &app.prices)},
+        "cost": {
+            "process": process(&app.spent(), &app.prices),
+            // Changes in a journal share commits: they are not derived from histories.
+            "tasks": app.shared.journal().is_none().then(|| tasks(figures, &app.prices)),
+        },
         "recent_failures": failures,
     })
 }
@@ -105,6 +111,7 @@ fn sample(app: &App, snapshot: &QueueSnapshot) -> Value {
         "is_complete": pass.ended.is_some() && !pass.is_cut,
         "is_cut": pass.is_cut,
         "rows": snapshot.table.len(),
+        "unlisted": unlisted(snapshot),
         "read": pass.read,
         "listed": pass.listed,
         "corrupt": snapshot.table.corrupt() + pass.denied,
@@ -113,6 +120,13 @@ fn sample(app: &App, snapshot: &QueueSnapshot) -> Value {
         "usd": app.prices.total(&own),
         "requests_per_hour": snapshot.requests_per_hour(shared.host().instant(), own.requests()),
     })
+}
+
+/// Number of finished tasks that are counted and not in the table: they are archived.
+fn unlisted(snapshot: &QueueSnapshot) -> u64 {
+    let finished = snapshot.index.as_ref().and_then(|index| index.value.finished.as_ref());
+    let finished: u64 = finished.into_iter().flat_map(|finished| finished.values()).sum();
+    finished.saturating_sub(snapshot.table.final_len() as u64)
 }
 
 /// Requests of this process to the store.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use leasehold_core::{HexName, Status, StoreTime, TaskId};
-use leasehold_queue::LeaseState;
+use leasehold_queue::{JournalWorker, LeaseState};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -50,6 +50,9 @@ pub(crate) async fn workers(State(app): State<Arc<App>>) -> Result<Json<Value>, 
     app.shared.viewers.record(Topic::Workers);
     let now = now(&app)?;
     let snapshot = app.shared.snapshot();
+    if app.shared.journal().is_some() {
+        return Ok(Json(reported_workers(&app, &snapshot, now)));
+    }
     let mut activity = activity_by_worker(&snapshot, now);
     let seen = snapshot.workers.as_ref();
     let mut rows = seen.map_or_else(Vec::new, |seen| leased_workers(&seen.value, &mut activity));
@@ -103,6 +106,37 @@ fn leased_workers(
             }
         };
     leases.iter().map(row).collect()
+}
+
+/// Workers that have reported themselves to the broker of a journal or hold tasks, and those that occur only in task records.
+fn reported_workers(app: &App, snapshot: &QueueSnapshot, now: StoreTime) -> Value {
+    let mut activity = activity_by_worker(snapshot, now);
+    let seen = snapshot.journal.workers.as_ref();
+    let reported = seen.map_or(&[][..], |seen| &seen.value);
+    let row = |worker: &JournalWorker| {
+        // Two processes may have one id: their tasks cannot be told apart.
+        let activity = activity.get(worker.worker_id.as_str()).cloned().unwrap_or_default();
+        json!({
+            "worker_id": worker.worker_id,
+            "kind": "reported",
+            "state": worker.state.name(),
+            "host": worker.host,
+            "pid": worker.pid,
+            "types": worker.types.names(),
+            "slots": worker.slots,
+            "held": worker.running,
+            "running": activity.running,
+            "done_last_hour": activity.done_last_hour,
+            "failed_last_hour": activity.failed_last_hour,
+            "last_seen_at": worker.last_seen_at.or(activity.last_seen_at),
+        })
+    };
+    let mut rows: Vec<_> = reported.iter().map(row).collect();
+    for worker in reported {
+        activity.remove(worker.worker_id.as_str());
+    }
+    rows.extend(unleased_workers(activity, now).map(|row| json!(row)));
+    json!({"workers": rows, "age_secs": age(app, seen.map(|seen| seen.at))})
 }
 
 /// Workers that occur only in task records: they work on all shards, and need no lease for that.

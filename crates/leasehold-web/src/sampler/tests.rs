@@ -1,9 +1,10 @@
 //! Number of requests to the store, by the ledger, under a simulated clock.
 
+use super::objects::{pass, tasks};
 use super::*;
 use crate::testing::{DashboardFixture, StoreState};
 use futures::future::join_all;
-use leasehold_core::keys;
+use leasehold_core::{Kind, keys};
 use leasehold_queue::{QueueLayout, Settlement};
 use leasehold_store::testing::FakeHost;
 use leasehold_store::{MemoryStore, Store};

@@ -48,9 +48,12 @@ let wake = () => {};
 function current() {
   const at = route();
   if (at.view === 'tasks' && at.rest.length > 0) return { at, view: task, name: 'tasks' };
-  const name = VIEWS[at.view] ? at.view : 'overview';
+  const name = VIEWS[at.view] && hasView(at.view) ? at.view : 'overview';
   return { at, view: VIEWS[name], name };
 }
+
+/** Views of one layout of a queue only. */
+const hasView = (name) => name !== 'shards' || state.overview?.layout !== 'journal';
 
 /** Context of a view, besides its own data. */
 const context = (at) => ({
@@ -61,7 +64,9 @@ const context = (at) => ({
 async function draw({ isNew }) {
   const visit = state.visit;
   const { at, view } = current();
-  const data = await view.load(context(at), isNew ? null : state.shown?.data);
+  // The address may have changed during a poll: the data shown may be that of another view.
+  const known = !isNew && state.shown?.view === view ? state.shown.data : null;
+  const data = await view.load(context(at), known);
   if (visit !== state.visit) return;
   announce(view, state.shown?.view === view && !isNew ? state.shown.data : null, data);
   state.shown = { view, data };
@@ -79,7 +84,7 @@ function announce(view, before, after) {
 function drawFrame() {
   const { name } = current();
   const seen = state.overview;
-  const names = Object.keys(NAMES).filter((one) => !['artifacts', 'outposts'].includes(one) || seen?.has?.[one] || name === one);
+  const names = Object.keys(NAMES).filter((one) => hasView(one) && (!['artifacts', 'outposts'].includes(one) || seen?.has?.[one] || name === one));
   const open = seen && seen.counts.pending + seen.counts.running;
   show(document.getElementById('side'),
     h('a', { class: 'brand', href: '#/overview' }, mark(), h('span', {}, 'Leasehold')),
@@ -89,7 +94,7 @@ function drawFrame() {
     h('div', { class: 'side-foot' },
       seen && h('div', { class: 'store' },
         h('p', { class: 'soft' }, 'store'), h('p', { class: 'mono break' }, seen.store),
-        h('p', { class: 'faint' }, `${count(seen.shards)} shards · version ${seen.version}`)),
+        h('p', { class: 'faint' }, `${seen.layout === 'journal' ? 'journal' : `${count(seen.shards)} shards`} · version ${seen.version}`)),
       seen && h('p', { class: 'own soft', title: 'Store requests made by this dashboard since it started' },
         `this dashboard: ${counted(seen.sample.requests, 'request')}${seen.is_billed ? `, ${usd(seen.sample.usd)}` : ''}`),
       h('div', { class: 'tools' },
@@ -115,6 +120,8 @@ function drawBanner() {
     banner(`The dashboard server is not responding; retrying every two seconds.${seenAt(state.overviewAt)}`);
   } else if (sample?.error) {
     banner(`Failed to read the store: ${sample.error}.${seenAt(state.overviewAt - sample.age_secs * 1000)}`);
+  } else if (state.overview?.broker?.is_reached === false) {
+    banner(`No broker can be reached. The tasks are read from the log, less often.${seenAt(state.overviewAt - sample.age_secs * 1000)}`);
   } else if (sample?.is_cut) {
     banner(`Too many tasks: this page shows and counts only the first ${count(sample.rows)}.`, 'due');
   } else if (sample && !sample.is_complete) {

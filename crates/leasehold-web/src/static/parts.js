@@ -82,13 +82,13 @@ export const tag = (key, value) =>
   h('a', { class: 'tag', href: link('tasks', { tag: `${key}:${value}` }), title: 'Show all tasks with this tag' },
     h('span', { class: 'soft' }, key), ' ', value);
 
-/** Table of tasks; cards on a phone. `untaken`: the types whose due tasks no worker claims. */
-export function taskTable(rows, { label, untaken = [] }) {
+/** Table of tasks; cards on a phone. `untaken`: the types whose due tasks no worker claims. A journal has no shards. */
+export function taskTable(rows, { label, untaken = [], hasShards }) {
   const since = new Map(untaken.map((one) => [one.task_type, one.since]));
+  const columns = ['Task', 'Status', 'Attempt', 'Shard', 'Updated', 'Details'];
   return h('div', { class: 'table-frame' },
-    h('table', { class: 'rows tasks', 'aria-label': label },
-      h('thead', {}, h('tr', {},
-        ['Task', 'Status', 'Attempt', 'Shard', 'Updated', 'Details'].map((name) => h('th', { scope: 'col' }, name)))),
+    h('table', { class: `rows tasks${hasShards ? '' : ' no-shards'}`, 'aria-label': label },
+      h('thead', {}, h('tr', {}, columns.map((name) => h('th', { scope: 'col' }, name)))),
       h('tbody', {}, rows.map((row) => taskRow(row, since.get(row.task_type))))));
 }
 

@@ -60,6 +60,13 @@ def folder_queue(tmp_path: Path, env: dict[str, str]) -> Iterator[Queue]:
         yield queue
 
 
+@pytest.fixture
+def journal_queue(tmp_path: Path, env: dict[str, str]) -> Iterator[Queue]:
+    """An empty queue in the layout `journal`, in a folder."""
+    with Queue(str(tmp_path / "data"), tmp_path, env, "journal") as queue:
+        yield queue
+
+
 @pytest.fixture(params=["folder", "s3"])
 def queue(request: pytest.FixtureRequest, tmp_path: Path, env: dict[str, str]) -> Iterator[Queue]:
     """An empty queue on each kind of store."""

@@ -46,6 +46,7 @@ class Queue:
     store: str
     folder: Path
     env: dict[str, str]
+    layout: str = "objects"
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def run(self, *args: object, given: str | None = None) -> list[Any]:
@@ -79,7 +80,7 @@ class Queue:
             process.communicate()
 
     def __enter__(self) -> Queue:
-        self.run("init")
+        self.run("init", "--layout", self.layout)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -21,7 +21,7 @@ struct Journal {
 }
 
 fn config() -> QueueConfig {
-    QueueConfig { layout: Some(LayoutName::Journal), ..QueueConfig::default() }
+    QueueConfig { layout: Some(LayoutName::Journal), transport: None, ..QueueConfig::default() }
 }
 
 impl Journal {

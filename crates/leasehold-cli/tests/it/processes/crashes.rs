@@ -1,9 +1,11 @@
 use leasehold_store::OpenOptions;
 
+use super::OF_OBJECTS;
 use crate::common::crashes::{self, TestStore};
 
 fn folder(root: &std::path::Path) -> TestStore {
-    TestStore { store: root.to_str().unwrap().into(), variables: Vec::new(), options: OpenOptions::default() }
+    let variables = vec![(OF_OBJECTS.0, OF_OBJECTS.1.into())];
+    TestStore { store: root.to_str().unwrap().into(), variables, options: OpenOptions::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]

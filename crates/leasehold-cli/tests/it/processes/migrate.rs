@@ -3,12 +3,14 @@ use leasehold_store::testing::Lane;
 use std::path::Path;
 use std::time::Duration;
 
+use super::OF_OBJECTS;
 use crate::common::assert_output;
 use crate::common::crashes::TestStore;
 use crate::common::migrating::{self, fill, migrate};
 
 fn folder(root: &Path) -> TestStore {
-    TestStore { store: root.to_str().unwrap().into(), variables: Vec::new(), options: OpenOptions::default() }
+    let variables = vec![(OF_OBJECTS.0, OF_OBJECTS.1.into())];
+    TestStore { store: root.to_str().unwrap().into(), variables, options: OpenOptions::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]

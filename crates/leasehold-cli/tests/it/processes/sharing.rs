@@ -1,6 +1,7 @@
 use leasehold_store::testing::Lane;
 use leasehold_store::{Durability, FolderOptions, OpenOptions};
 
+use super::OF_OBJECTS;
 use crate::common::crashes::{self, TestStore};
 use crate::common::{direct, sharing};
 
@@ -9,7 +10,7 @@ fn folder(root: &std::path::Path) -> TestStore {
     let folder = FolderOptions { durability: Durability::Os, ..FolderOptions::default() };
     TestStore {
         store: root.to_str().unwrap().into(),
-        variables: vec![("LEASEHOLD_QUEUE_DURABILITY", "os".into())],
+        variables: vec![("LEASEHOLD_QUEUE_DURABILITY", "os".into()), (OF_OBJECTS.0, OF_OBJECTS.1.into())],
         options: OpenOptions { folder, ..OpenOptions::default() },
     }
 }

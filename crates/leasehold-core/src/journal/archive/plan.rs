@@ -3,7 +3,7 @@
 //! Two rules limit the objects of a day, so that the table stays small and a read needs at most three of them:
 //!
 //! * **Depth.** No id is covered by more than [`ARCHIVE_DEPTH_MAX`] objects. New tasks that would break the rule are merged
-//!   with the smallest objects at the deepest place. The result has no overlaps in itself, so that it counts once.
+//!   with the smallest of the objects that cover its ids. The result has no overlaps in itself, so that it counts once.
 //! * **Small objects.** A day has a limited number of objects below [`ARCHIVE_SMALL_BYTES`]; when there are more, all of
 //!   them are merged. The newest day may have more than the others, which seldom get new tasks.
 
@@ -53,7 +53,7 @@ pub struct ArchiveBatch {
 pub struct ArchivePage {
     /// Batches of one day each.
     pub batches: Vec<ArchiveBatch>,
-    /// Place among the final tasks after which the next page begins; none if this was the last.
+    /// Position among the final tasks after which the next page begins; none if this was the last.
     pub next: Option<(StoreTime, TaskId)>,
     /// First task of the page, if it is [evicted](crate::journal::evicted): then the page is to be repeated.
     pub evicted: Option<TaskId>,
@@ -141,12 +141,12 @@ impl ArchiveTable {
         let small: BTreeSet<_> =
             all.iter().filter(|object| is_small(object)).map(|object| &object.name).collect();
         if small.len() >= self.small_max(day, limits) {
-            let merged = closed(&all, small, Some(range));
+            let merged = with_covering(&all, small, Some(range));
             if fits(&merged) {
                 return Some(merged);
             }
         }
-        let merged = closed(&all, BTreeSet::new(), Some(range));
+        let merged = with_covering(&all, BTreeSet::new(), Some(range));
         (fits(&merged) || batch.tasks.len() == 1).then_some(merged)
     }
 
@@ -161,7 +161,8 @@ impl ArchiveTable {
             let all: Vec<_> = self.of_day(day).collect();
             let small: BTreeSet<_> =
                 all.iter().filter(|object| is_small(object)).map(|object| &object.name).collect();
-            let merged = (small.len() > self.small_max(day, limits)).then(|| closed(&all, small, None))?;
+            let merged =
+                (small.len() > self.small_max(day, limits)).then(|| with_covering(&all, small, None))?;
             let bytes = merged.iter().map(|object| object.bytes).sum::<u64>();
             (bytes <= ARCHIVE_MERGE_BYTES_MAX).then_some(merged)
         })
@@ -179,9 +180,9 @@ fn is_small(object: &ArchiveRef) -> bool {
     object.bytes < ARCHIVE_SMALL_BYTES
 }
 
-/// Adds objects of a day to those that are merged, until the result, which counts once for its whole range, covers no id
-/// together with too many others.
-fn closed<'a>(
+/// Adds objects of a day to those that are merged, until no id is covered by too many objects after the merge. The result of the
+/// merge counts as one object that covers the whole range of its ids.
+fn with_covering<'a>(
     all: &[&'a ArchiveRef],
     mut merged: BTreeSet<&'a ArchiveName>,
     range: Option<(TaskId, TaskId)>,
@@ -197,17 +198,17 @@ fn closed<'a>(
             !merged.contains(&object.name) && object.name.first() <= last && object.name.last() >= first
         });
         let others: Vec<_> = others.copied().collect();
-        let Some(smallest) = too_deep(&others, first) else { return by_name(&merged) };
+        let Some(smallest) = smallest_of_too_many(&others, first) else { return by_name(&merged) };
         merged.insert(&smallest.name);
     }
 }
 
-/// Smallest object at a place that too many objects cover for another one; none if there is no such place.
-fn too_deep<'a>(sorted: &[&'a ArchiveRef], first: TaskId) -> Option<&'a ArchiveRef> {
+/// Smallest of the objects that cover one id, if they are so many that no further object may cover it; none if there is no such id.
+fn smallest_of_too_many<'a>(sorted: &[&'a ArchiveRef], first: TaskId) -> Option<&'a ArchiveRef> {
     let mut covering: Vec<&ArchiveRef> = Vec::new();
     for object in sorted {
-        let place = object.name.first().max(first);
-        covering.retain(|other| other.name.last() >= place);
+        let id = object.name.first().max(first);
+        covering.retain(|other| other.name.last() >= id);
         covering.push(*object);
         if covering.len() >= ARCHIVE_DEPTH_MAX {
             return covering.into_iter().min_by_key(|object| (object.bytes, &object.name));

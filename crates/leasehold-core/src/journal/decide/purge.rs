@@ -15,7 +15,7 @@ use crate::retention::{PURGE_GRACE, Purged, Retention};
 use crate::step::Event;
 use crate::time::StoreTime;
 
-/// Place among the final tasks at which a purge continues.
+/// Position among the final tasks at which a purge continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PurgeCursor {
     finished_at: StoreTime,
@@ -29,7 +29,7 @@ pub struct PurgePage {
     pub deleted: u64,
     /// Corrupt tasks with their error; they are kept.
     pub corrupt: Vec<String>,
-    /// Place at which the next page begins; none if this was the last.
+    /// Position at which the next page begins; none if this was the last.
     pub next: Option<PurgeCursor>,
     /// First task of the page, if it is [evicted](crate::journal::evicted): then nothing was decided, and the page is to be
     /// repeated.

@@ -45,7 +45,7 @@ pub(super) struct Archiver {
 /// Archiving of everything that has ended long enough ago.
 #[derive(Default)]
 struct ArchiveRound {
-    /// Place among the final tasks after which it continues; none at the begin.
+    /// Position among the final tasks after which it continues; none at the begin.
     after: Option<(StoreTime, TaskId)>,
     /// True if all final tasks were examined.
     is_examined: bool,
@@ -70,7 +70,7 @@ pub(super) struct ArchiveDone {
 /// Reason for a job.
 enum JobRequest {
     Round,
-    /// One page of a purge; its place.
+    /// One page of a purge; the position of the next one.
     Purge(AnswerTo<PurgedPage>, PurgePlace),
     PurgeTask(AnswerTo<Purged>),
     /// Put of objects that were logged before: for a mutant.
@@ -133,7 +133,7 @@ impl Broker {
         Ok(self.archiver.round.is_none())
     }
 
-    /// Next job of a round. Its batch stays the first one of the round.
+    /// Next job of a round. The caller removes its batch, the first one of the round, when it starts the job.
     fn next_job(&mut self) -> Result<NextJob> {
         let (now, limits) = (self.now()?, self.archiver.limits);
         let Some(round) = &mut self.archiver.round else { return Ok(NextJob::None) };

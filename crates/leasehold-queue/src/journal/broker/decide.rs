@@ -188,7 +188,7 @@ impl Broker {
 }
 
 impl BrokerRequest {
-    /// Evicted task without which the request cannot be decided. A claim and a purge tell it when they are.
+    /// Evicted task without which the request cannot be decided. For claims and purges the decision itself returns that task.
     fn needs(&self, state: &JournalState, changes: &ChangeFeed) -> Option<TaskId> {
         let id = match self {
             Self::Submit { task, .. } => return state.submit_needs(task),

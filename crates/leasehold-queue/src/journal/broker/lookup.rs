@@ -6,7 +6,7 @@
 //!                                                  └──────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The broker is the only writer of the archive, so a decision on an archived task is one on the state as it is then.
+//! The broker is the only writer of the archive. So if the table is unchanged for the id, the copy that was read is still the task.
 
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;

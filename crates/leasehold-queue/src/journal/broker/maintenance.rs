@@ -64,7 +64,8 @@ pub(super) struct Maintenance {
     has_failed: bool,
     /// Snapshot that is written, and that the lease is about to name.
     unnamed: Option<SnapshotManifest>,
-    /// Snapshot before the newest one: when it is outdated, what only its predecessor used is deleted.
+    /// Snapshot before the newest one, from the moment at which the lease names the newest one: the parts that only its predecessor
+    /// used are deleted next.
     outdated: Option<SnapshotManifest>,
     /// First commits that snapshots do not cover, with the time of each snapshot: the commits before them are deleted later.
     floors: VecDeque<(Seq, StoreTime)>,
@@ -82,8 +83,8 @@ pub(super) struct Maintenance {
     to_delete: Vec<ArchiveName>,
 }
 
-/// Bytes of encoded tasks in memory, evictable or changed, from which a newer snapshot is worth its requests: as many changed
-/// ones as are kept anyway, and at least a chunk.
+/// Bytes of encoded tasks in memory beyond which a snapshot is taken early, so that changed tasks can be evicted, too. `bytes_max`
+/// are kept anyway; a snapshot is worth its requests if at least as many bytes have changed, and at least a chunk.
 pub(in crate::journal) fn most_resident(bytes_max: u64) -> u64 {
     bytes_max.saturating_add(bytes_max.max(CHUNK_BYTES as u64))
 }

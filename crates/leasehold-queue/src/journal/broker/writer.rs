@@ -107,7 +107,7 @@ impl WriterSlot {
 /// the broker's thread. With many requests, the broker decides the next ones while another thread writes.
 pub(super) struct ThreadChoice {
     began_at: Instant,
-    /// True if the last call has taken long: then one that blocks the broker could keep it from its lease.
+    /// True if the last call has taken long: then calls run on another thread, so that they do not delay renewals of the lease.
     is_slow: bool,
 }
 

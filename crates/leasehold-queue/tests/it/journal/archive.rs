@@ -293,7 +293,12 @@ async fn small_objects_are_merged() {
     let journal = Journal::new();
     let archive_limits = ArchiveLimits { age: Duration::ZERO, small: 2, ..ArchiveLimits::default() };
     let snapshots = SnapshotLimits { commits: 4, archive: archive_limits, ..SnapshotLimits::default() };
-    let config = QueueConfig { layout: Some(LayoutName::Journal), snapshots, ..QueueConfig::default() };
+    let config = QueueConfig {
+        layout: Some(LayoutName::Journal),
+        snapshots,
+        transport: None,
+        ..QueueConfig::default()
+    };
     let client = Client::new(journal.store.clone(), journal.host.clone());
     let queue = Queue::with_config(client, config).await.unwrap();
     for _ in 0..40 {

@@ -26,7 +26,7 @@ fn limits() -> SnapshotLimits {
 }
 
 fn config(snapshots: SnapshotLimits) -> QueueConfig {
-    QueueConfig { layout: Some(LayoutName::Journal), snapshots, ..QueueConfig::default() }
+    QueueConfig { layout: Some(LayoutName::Journal), snapshots, transport: None, ..QueueConfig::default() }
 }
 
 impl Journal {

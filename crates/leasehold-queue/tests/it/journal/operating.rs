@@ -13,7 +13,7 @@ use crate::support::{mins, secs};
 impl Journal {
     async fn process_as(&self, broker_role: BrokerRole) -> Queue {
         let layout = Some(LayoutName::Journal);
-        let config = QueueConfig { layout, broker_role, ..QueueConfig::default() };
+        let config = QueueConfig { layout, broker_role, transport: None, ..QueueConfig::default() };
         Queue::with_config(Client::new(self.store.clone(), self.host.clone()), config).await.unwrap()
     }
 }
@@ -154,7 +154,7 @@ async fn a_worker_that_holds_tasks_is_listed_by_a_broker_that_it_has_not_reporte
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_are_read_after_a_place_without_a_request_to_the_store() {
+async fn changes_are_read_after_a_position_without_a_request_to_the_store() {
     let journal = Journal::new();
     let queue = journal.process().await;
     let before = submit(&queue).await;

@@ -93,13 +93,16 @@ pub(super) fn write(directory: &dyn LogDirectory, epoch: u64) -> Result<()> {
 }
 
 /// Refuses a log whose epoch file was removed: a new one would begin with epochs that are below those of its segments.
-/// Refuses one whose commits are objects, too: the two homes do not fence each other.
+/// Refuses one whose commits are objects, too: writers of objects and of segments do not fence each other.
 fn check_unused(directory: &dyn LogDirectory) -> Result<()> {
     let names = directory.names().map_err(of(directory))?;
     let is_object = |name: &&String| name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit());
     if let Some(object) = names.iter().find(is_object) {
         let object = directory.path().join(object);
-        let message = format!("{} is a commit of a log in a bucket; use that log", object.display());
+        let message = format!(
+            "{} is a commit that was written as an object, as in a bucket or on a mount; open the queue from there",
+            object.display()
+        );
         return Err(Error::invalid(message));
     }
     match names.iter().filter_map(|name| SegmentName::parse(name)).max() {

@@ -188,7 +188,9 @@ impl FolderLog {
             }
         }
         let path = self.directory.path().display();
-        let message = format!("{path} has a new newest segment with every read; try again");
+        let message = format!(
+            "the newest segment in {path} was replaced during each of {NEWEST_READS_MAX} reads; try again"
+        );
         Err(WalkStop::Failed(Error::new(Kind::Unavailable, message)))
     }
 

@@ -229,7 +229,11 @@ fn create_segment(
 ) -> Result<(Box<dyn LogFile>, Vec<ChainLink>, u64)> {
     let there = names(directory)?;
     if there.contains(&name.to_string()) {
-        return Err(corrupt(directory, &name.to_string(), "it exists before its epoch has begun"));
+        return Err(corrupt(
+            directory,
+            &name.to_string(),
+            "it exists although no process has begun this epoch yet",
+        ));
     }
     // Deleted segments are below the floor, and no replay needs them.
     let chain: Vec<_> = chain.into_iter().filter(|link| there.contains(&link.segment)).collect();

@@ -2,8 +2,8 @@
 
 import { chart, roundDuration } from '../charts.js';
 import { h } from '../dom.js';
-import { brief, clock, count, counted, duration, shortId, usd } from '../format.js';
-import { card, empty, gist, heading, lasting, lastingSince, loadingText, now, plainTable, time } from '../parts.js';
+import { brief, bytes, clock, count, counted, duration, shortId, usd } from '../format.js';
+import { card, empty, facts, gist, heading, lasting, lastingSince, loadingText, now, pill, plainTable, time } from '../parts.js';
 import { link, taskLink } from '../router.js';
 
 const MINUTE_MS = 60_000;
@@ -30,6 +30,7 @@ export function render(data) {
   return [
     heading('Overview', dataAge(data.sample), h('p', { class: 'health' }, isRead(data) ? health(data) : 'Loading tasks.')),
     tiles(data),
+    broker(data),
     all === 0 && !isRead(data) ? h('section', { class: 'card' }, loadingText()) : all === 0
       ? h('section', { class: 'card' }, empty('The queue is empty', 'Submitted tasks appear here automatically.', `leasehold submit -t greet -i '{"name": "Ada"}'`))
       : h('div', { class: 'grid' }, throughput(data), depth(data), waits(data), cost(data), types(data), failures(data)),
@@ -76,6 +77,38 @@ function tiles(data) {
     tile('due', known('due'), 'due', { status: 'due' }),
     tile('oldest', oldest, 'oldest due', { status: 'due', sort: 'waiting' }),
     ['running', 'scheduled', 'completed', 'failed', 'cancelled', 'expired'].map((word) => tile(word, known(word), word, { status: word })));
+}
+
+// ---- broker ----
+
+/** The process that decides for a journal, and how long its commits take. */
+function broker({ layout, broker: seen }) {
+  if (layout !== 'journal') return null;
+  if (!seen) return card('Broker', { id: 'broker' }, loadingText());
+  if (!seen.is_reached) return card('Broker', { id: 'broker', aside: pill('failed', 'not reached') }, h('p', {}, absence(seen)));
+  const ms = (us) => (us === null ? '–' : `${(us / 1000).toFixed(us < 10_000 ? 1 : 0)} ms`);
+  return card('Broker', { id: 'broker', aside: pill('completed', 'serving') }, facts([
+    ['process', h('span', { class: 'mono' }, `${seen.pid}`), ' on ', h('span', { class: 'mono' }, seen.host)],
+    ['serving for', lastingSince(seen.since)],
+    ['epoch', h('span', { class: 'number', title: 'Number of the lease; each takeover adds one' }, count(seen.epoch))],
+    ['commits per second', h('span', { class: 'number', title: `${count(seen.commits)} commits, ${seen.records_per_commit.toFixed(1)} changes per commit` }, brief(Math.round(seen.commits_per_second * 10) / 10))],
+    ['commit, p50', h('span', { class: 'number', title: 'in the last minute' }, ms(seen.p50_us))],
+    ['commit, p99', h('span', { class: 'number', title: 'in the last minute' }, ms(seen.p99_us))],
+    ['waiting claims', h('span', { class: 'number', title: 'Requests of workers that wait for a task' }, count(seen.waiting_claims))],
+    ['clients', h('span', { class: 'number', title: 'Connections of other processes' }, count(seen.clients))],
+    ['tasks in memory', h('span', { class: 'number', title: `${count(seen.archived_tasks)} more in the archive` }, count(seen.live_tasks))],
+    ['memory', h('span', { class: 'number', title: `of which tasks ${bytes(seen.body_bytes)}` }, seen.resident_bytes === null ? '–' : bytes(seen.resident_bytes))],
+  ]));
+}
+
+/** Who was the last broker, and what to do. */
+function absence({ last, absent_secs: secs }) {
+  const since = ['No broker has been reached for ', lasting(secs), '. '];
+  if (!last) return [...since, 'This queue has never had one; start a worker, `leasehold up` or `leasehold broker`.'];
+  const process = `process ${last.pid} on host ${last.host}`;
+  if (last.state === 'held') return [...since, `The lease is held by ${process}, which cannot be reached from here; it expires `, time(last.expires_at), ' unless it is renewed.'];
+  const end = last.state === 'released' ? 'released its lease ' : 'has a lease that expired ';
+  return [...since, `The last one, ${process}, ${end}`, time(last.state === 'released' ? last.renewed_at : last.expires_at), '; start a worker, `leasehold up` or `leasehold broker`.'];
 }
 
 // ---- charts ----
@@ -145,12 +178,14 @@ function cost(data) {
   // A folder has no request prices: only the number of requests is shown.
   const amount = (dollars) => (isBilled ? `, ${usd(dollars)}` : '');
   return card(isBilled ? 'Cost' : 'Requests', { id: 'cost', aside: isBilled && h('span', { class: 'faint' }, `list prices of ${data.provider}`) },
-    isBilled && h('div', { class: 'price' },
+    // Changes of a journal share commits: no cost of a single task is known.
+    isBilled && tasks && h('div', { class: 'price' },
       h('span', { class: 'price-value number' }, tasks.tasks > 0 ? usd(tasks.usd_per_million) : '–'),
       h('span', { class: 'soft' }, 'per million tasks')),
-    h('p', { class: 'soft' }, tasks.tasks > 0
+    tasks && h('p', { class: 'soft' }, tasks.tasks > 0
       ? `${counted(tasks.tasks, 'task')} took ${counted(tasks.requests, 'request')}${amount(tasks.usd)}. Polling for work is not included.`
       : 'No tasks submitted yet.'),
+    data.broker?.is_reached && h('p', { class: 'soft' }, 'The broker answers this page from memory: viewers and samples cost no request to the store.'),
     h('p', { class: 'soft own-cost' }, 'This dashboard: ', h('b', {}, counted(sample.requests, 'request')), `${amount(sample.usd)}${sample.requests_per_hour ? `, about ${count(sample.requests_per_hour)} per hour` : ''}.`),
     purposes.length > 0 && h('details', {},
       h('summary', {}, `This process: ${counted(process.requests, 'request')}${amount(process.usd)}`),

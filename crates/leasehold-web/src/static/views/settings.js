@@ -13,7 +13,8 @@ export function render({ settings }, { overview }) {
     heading('Settings'),
     card('This dashboard', { id: 'about' }, facts([
       ['store', h('span', { class: 'mono break' }, overview.store)],
-      ['shards', count(overview.shards)],
+      ['layout', overview.layout],
+      overview.layout === 'objects' && ['shards', count(overview.shards)],
       ['version', overview.version],
       ['actions', overview.allow_actions ? 'allowed' : h('span', { class: 'long' }, 'read-only; start with --allow-actions to change tasks')],
       ['prices', overview.provider],

@@ -2,7 +2,7 @@
 
 import * as api from '../api.js';
 import { h } from '../dom.js';
-import { duration } from '../format.js';
+import { duration, shortId } from '../format.js';
 import { button, card, confirm, copyButton, facts, icon, lastingSince, note, now, pill, statusOf, tag, time } from '../parts.js';
 import { timeline } from '../timeline.js';
 
@@ -19,7 +19,7 @@ const ACTIONS = {
 };
 
 export const isLive = true;
-export const title = ({ task }) => `${task.task_type} ${task.id.slice(0, 8)}`;
+export const title = ({ task }) => `${task.task_type} ${shortId(task.id)}`;
 
 export async function load({ at }, before) {
   const id = at.rest[0];
@@ -54,7 +54,7 @@ export function render(data, { overview, list, changed }) {
         ? card('Output', { id: 'output', aside: copyButton(pretty(task.output), 'Copy output') }, json(task.output))
         : task.progress !== undefined && card('Progress', { id: 'progress' }, progress(task.progress))),
     files(task),
-    card('Details', { id: 'facts' }, facts(factsOf(task))),
+    card('Details', { id: 'facts' }, facts(factsOf(task, overview))),
     h('details', { class: 'card record' }, h('summary', {}, 'Full record'), json(task)),
   ];
 }
@@ -84,12 +84,13 @@ function untakenBanner(task, overview) {
     'No worker has claimed a task of this type for ', lastingSince(untaken.since), `. Start a worker with a handler for ${task.task_type}.`);
 }
 
-function factsOf(task) {
+function factsOf(task, overview) {
   const tags = Object.entries(task.tags ?? {});
   const claim = task.status === 'running';
   return [
     ['attempt', `${task.attempt} of ${task.max_attempts}`],
-    ['shard', h('span', { class: 'mono' }, task.shard)],
+    // The journal has no shards.
+    overview?.layout !== 'journal' && ['shard', h('span', { class: 'mono' }, task.shard)],
     ['created', time(task.created_at)],
     ['updated', time(task.updated_at)],
     task.available_at && ['due', time(task.available_at)],

@@ -38,8 +38,9 @@ export function render(found, { at, overview, changed }) {
     heading('Tasks', h('span', { class: 'soft number', id: 'total' }, isFiltered ? counted(found.total, 'task matches', 'tasks match') : counted(found.total, 'task'))),
     filters(filter, at, overview),
     found.is_complete === false && h('p', { class: 'soft' }, 'Still loading tasks; there may be more.'),
+    overview?.sample.unlisted > 0 && h('p', { class: 'soft', id: 'unlisted' }, `${counted(overview.sample.unlisted, 'older task is', 'older tasks are')} in the archive and not listed here; \`leasehold list\` has them all.`),
     found.tasks.length > 0
-      ? [bulk(found, filter, overview, changed), h('section', { class: 'card flush' }, taskTable(found.tasks, { label: 'Tasks', untaken: overview?.untaken })), pages(found, at)]
+      ? [bulk(found, filter, overview, changed), h('section', { class: 'card flush' }, taskTable(found.tasks, { label: 'Tasks', untaken: overview?.untaken, hasShards: overview?.layout !== 'journal' })), pages(found, at)]
       : h('section', { class: 'card' }, found.is_complete === false ? loadingText() : isFiltered
         ? empty('No tasks match', 'Remove part of the filter to see more.')
         : empty('No tasks yet', 'Submitted tasks appear here automatically.', `leasehold submit -t greet -i '{"name": "Ada"}'`)),

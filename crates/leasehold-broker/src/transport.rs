@@ -1,7 +1,7 @@
 //! Transport between a broker and the processes that use it: lines of text in both directions.
 //!
-//! What the lines contain is `wire`; how they travel is up to an implementation of [`BrokerTransport`], such as a Unix socket, or
-//! TLS between hosts.
+//! What the lines contain is the module `wire` of `leasehold-queue`; how they travel is up to an implementation of
+//! [`BrokerTransport`], such as a Unix socket, or TLS between hosts.
 //! Without a transport, a queue has a broker in its own process or none.
 
 use bytes::Bytes;
