@@ -451,12 +451,8 @@ async def connect(
         Unavailable: If the store does not respond.
     """
     overrides = {
-<<<<<<< HEAD
         "queue.store": address(store, bucket, prefix),
-=======
-        "queue.store": _address(store, bucket, prefix),
         "queue.layout": layout,
->>>>>>> main
         "queue.shard_prefix_len": shard_prefix_len,
         "queue.dispatch_mode": dispatch_mode,
         "queue.endpoint": endpoint,
