@@ -16,17 +16,12 @@ DOCUMENTS = ["README.md", "docs/guides/python.md", "crates/leasehold-python/READ
 EXAMPLES = ROOT / "examples/python"
 
 
-def programs_of(document: str) -> list[str]:
-    found = re.findall(r"^```python\n(.*?)^```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
+def programs_of(document: str) -> list[tuple[str, str]]:
+    """Names and texts of the programs in a document. One without a title is called `program.py`."""
+    pattern = r"^```python(?: title=(\S+))?\n(.*?)^```"
+    found = re.findall(pattern, (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
     assert found, f"{document} has no programs"
-    return found
-
-
-def programs() -> list[object]:
-    found: list[object] = []
-    for document in DOCUMENTS:
-        found += [pytest.param(each, id=f"{document}-{number}") for number, each in enumerate(programs_of(document))]
-    return found
+    return [(name or "program.py", text) for name, text in found]
 
 
 def run(*args: object) -> str:
@@ -36,19 +31,24 @@ def run(*args: object) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("program", programs())
-def test_a_program_of_the_documents_runs(program: str, tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(program)
-    run("-W", "error", path)
+@pytest.mark.parametrize(
+    ("document", "number"), [(each, number) for each in DOCUMENTS for number in range(len(programs_of(each)))]
+)
+def test_a_program_of_the_documents_runs(document: str, number: int, tmp_path: Path) -> None:
+    # Programs may import others of the document, which have a title.
+    for name, text in programs_of(document):
+        (tmp_path / name).write_text(text)
+    name, text = programs_of(document)[number]
+    (tmp_path / name).write_text(text)
+    run("-W", "error", tmp_path / name)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_the_programs_of_a_document_run_one_after_the_other_and_again(document: str, tmp_path: Path) -> None:
-    # All run in the working directory of this test, where the first one creates the queue.
-    for program in programs_of(document) * 2:
-        path = tmp_path / "program.py"
-        path.write_text(program)
+    # All run in the working directory of this test, where the first one creates the queue. Some import others.
+    for name, text in programs_of(document) * 2:
+        path = tmp_path / name
+        path.write_text(text)
         run("-W", "error", path)
 
 

@@ -135,11 +135,21 @@ impl TaskRunner {
         };
         Some(match (reason, outcome) {
             (Stop::Lost | Stop::Settled, _) => return None,
+            (Stop::Cancelled, Some(Ok(_))) => {
+                tracing::warn!("handler returned although its task was cancelled, its output is dropped");
+                Settlement::Stop
+            }
             (Stop::Cancelled, _) => Settlement::Stop,
             // It has finished all the same.
             (Stop::Shutdown, Some(Ok((output, results)))) => Settlement::Complete { output, results },
             (Stop::Shutdown, _) => Settlement::Release,
-            (Stop::TimedOut, _) => retry(format!("did not finish within {} s", timeout.unwrap_or_default())),
+            (Stop::TimedOut, outcome) => {
+                let remark = match outcome {
+                    Some(Ok(_)) => "; it returned after that, and its output was dropped",
+                    _ => "",
+                };
+                retry(format!("did not finish within {} s{remark}", timeout.unwrap_or_default()))
+            }
         })
     }
 }

@@ -1,22 +1,24 @@
 """A task queue that needs no server: a bucket, or a folder, is enough.
 
-    from leasehold import Worker, connect
+    # shop/tasks.py
+    from leasehold import Leasehold
 
-    queue = await connect("./leasehold-data")
-    task = await queue.submit("resize", {"url": "a.png"}, delay=5, key="img-1")
+    app = Leasehold("./leasehold-data")
 
-    worker = Worker(queue, "worker-1")
+    @app.task(max_attempts=5)
+    def send(to: str, body: str) -> None: ...
 
-    @worker.task("resize")
-    async def resize(ctx, input): ...
+    # anywhere, in any process
+    send.submit("ada@example.org", "Hello!")
 
-    await worker.run(drain=True)
-    print(await queue.wait(task.id))
+    # the worker
+    python -m leasehold worker shop.tasks
 
-This module uses asyncio. `leasehold.sync` is the blocking API, `leasehold.testing` provides a queue for your tests, and
-`python -m leasehold` is the command line.
+Below that, `connect` and `Worker` are the API for asyncio, and `leasehold.sync` is the same without asyncio.
+`leasehold.testing` provides a queue for your tests, and `python -m leasehold` is the command line.
 """
 
+from ._app import Leasehold
 from ._errors import (
     Conflict,
     Corrupt,
@@ -25,6 +27,7 @@ from ._errors import (
     Internal,
     Invalid,
     Lost,
+    NotCompleted,
     NotFound,
     NotYet,
     Permanent,
@@ -48,6 +51,7 @@ from ._models import (
 )
 from ._native import __version__
 from ._queue import NewTask, Queue, connect
+from ._task_function import Submission, TaskDecorator, TaskFunction, TaskOptions
 from ._worker import Polling, ShardLeasing, Worker, WorkerOptions
 
 __all__ = [
@@ -63,9 +67,11 @@ __all__ = [
     "Handler",
     "Internal",
     "Invalid",
+    "Leasehold",
     "LedgerLine",
     "Lost",
     "NewTask",
+    "NotCompleted",
     "NotFound",
     "NotYet",
     "Permanent",
@@ -78,8 +84,12 @@ __all__ = [
     "Snooze",
     "Stats",
     "Status",
+    "Submission",
     "Submitted",
     "Task",
+    "TaskDecorator",
+    "TaskFunction",
+    "TaskOptions",
     "Unavailable",
     "Worker",
     "WorkerOptions",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime
 import json
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from ._models import Task
 
 
 class Error(Exception):
@@ -60,6 +63,16 @@ class NotFound(Invalid):
 
 class Conflict(Invalid):
     """The call conflicts with existing state: a task's status, or another task with the same key."""
+
+
+class NotCompleted(Conflict):
+    """The task has no result: it failed, expired or was cancelled."""
+
+    def __init__(self, task: Task) -> None:
+        reason = (task.error or "").partition("\n")[0]
+        super().__init__(f"task {task.id} is {task.status}{f': {reason}' if reason else ''}")
+        self.task = task
+        """The task."""
 
 
 class NotYet(Unavailable, TimeoutError):

@@ -13,7 +13,8 @@ import threading
 import traceback
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, Unpack
+from types import TracebackType
+from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack
 
 from . import _models, _native
 from ._errors import Invalid, Permanent, Retry, Snooze
@@ -37,12 +38,30 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class ContextRun(Protocol):
+    """Run behind a context: one of the native module, or a stand-in for tests."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    def task(self) -> str: ...
+    def is_cancelled(self) -> bool: ...
+    def progress(self, progress: str) -> None: ...
+    def artifacts(self) -> Mapping[str, str]: ...
+    def directory(self) -> str: ...
+    def publish(self, name: str, path: str) -> None: ...
+    def extend(self) -> None: ...
+
+
 class Context:
     """Context of a handler's run: the task, cancellation, progress and files."""
 
     __slots__ = ("_directory", "_run", "_saw_cancel")
 
-    def __init__(self, run: _native.Run) -> None:
+    def __init__(self, run: ContextRun) -> None:
         self._run = run
         self._directory: pathlib.Path | None = None
         self._saw_cancel = False
@@ -147,7 +166,7 @@ class Handler(Generic[P, R]):
         self.function = function
         self.max_attempts = max_attempts
         self._queue = queue
-        self.is_async = _is_async(function)
+        self.is_async = is_async_function(function)
         self._input_type = _input_type(function, names)
 
     def __repr__(self) -> str:
@@ -167,7 +186,7 @@ class Handler(Generic[P, R]):
         if self._input_type is None:
             return value
         try:
-            return fit(self._input_type, value)
+            return fit(self._input_type, value, strict=False)
         except (TypeError, ValueError) as error:
             raise Permanent(f"the input does not fit the handler: {error}") from error
 
@@ -179,15 +198,15 @@ def names_around() -> Mapping[str, Any] | None:
     return frame and frame.f_locals
 
 
-def _underlying(function: Callable[..., Any]) -> Callable[..., Any]:
+def underlying(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns the underlying function of a partial, or the `__call__` method of an object."""
     while isinstance(function, functools.partial):
         function = function.func
     return function if inspect.isroutine(function) else type(function).__call__
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(_underlying(function))
+def is_async_function(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(underlying(function))
 
 
 def _input_type(function: Callable[..., Any], names: Mapping[str, Any] | None) -> Any:
@@ -197,7 +216,7 @@ def _input_type(function: Callable[..., Any], names: Mapping[str, Any] | None) -
         signature.bind(None, None)
     except (TypeError, ValueError):
         raise Invalid(f"a handler must take two arguments, context and input; {function!r} does not") from None
-    plain = _underlying(function)
+    plain = underlying(function)
     if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
         raise Invalid(f"a handler must return its output; {function!r} is a generator")
     parameters = list(signature.parameters)
@@ -230,7 +249,7 @@ async def run_async(handler: Handler[..., Any], run: _native.Run) -> None:
             run.snooze(_LOOP_END_DELAY_SECS)
         else:
             # Raised by the handler itself.
-            _without_own_frames(error)
+            without_own_frames(error)
             _log_failure(handler, run, error)
             run.fail("CancelledError: the handler cancelled itself", None)
     except GeneratorExit as error:
@@ -274,10 +293,10 @@ def _complete(run: _native.Run, output: object, saw_cancel: bool) -> None:
     if saw_cancel and run.is_cancelled():
         run.release()
     else:
-        run.complete(_encode_output(output))
+        run.complete(encode_output(output))
 
 
-def _encode_output(output: object) -> str:
+def encode_output(output: object) -> str:
     try:
         return encode("output", output)
     except Invalid as error:
@@ -291,7 +310,7 @@ def _record_failure(handler: Handler[..., Any], run: _native.Run, error: BaseExc
         if isinstance(error, Snooze):
             run.snooze(error.seconds)
             return
-        _without_own_frames(error)
+        without_own_frames(error)
         text = _format_error(error)
         _log_failure(handler, run, error)
         if isinstance(error, Permanent):
@@ -310,17 +329,28 @@ def _log_failure(handler: Handler[..., Any], run: _native.Run, error: BaseExcept
     log.warning("attempt failed task=%s task_type=%s attempt=%d", id, name, attempt, exc_info=error)
 
 
-def _without_own_frames(error: BaseException | None) -> None:
-    """Drops the leading frames of this package from the traceback: they do not belong to the handler."""
+def without_own_frames(error: BaseException | None) -> None:
+    """Drops the frames of this package that precede a frame of the application: they do not belong to the handler."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
-            trace = trace.tb_next
         # Not the exception's own method, which may be overridden.
-        BaseException.with_traceback(error, trace)
+        BaseException.with_traceback(error, _application_frames(error.__traceback__))
         error = error.__cause__ or error.__context__
+
+
+def _application_frames(trace: TracebackType | None) -> TracebackType | None:
+    frames: list[TracebackType] = []
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    is_own = [each.tb_frame.f_code.co_filename.startswith(_OWN) for each in frames]
+    # Frames of this package after the last one of the application show where a call into this package has failed.
+    last = max((number for number, own in enumerate(is_own) if not own), default=len(frames))
+    kept = [each for number, each in enumerate(frames) if number > last or not is_own[number]]
+    for each, following in zip(kept, kept[1:]):
+        each.tb_next = following
+    return kept[0] if kept else None
 
 
 def _format_error(error: BaseException) -> str:

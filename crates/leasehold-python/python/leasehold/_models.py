@@ -206,7 +206,12 @@ def _moment(text: str | None) -> datetime.datetime | None:
 
 def submitted(record: dict[str, Any]) -> Submitted:
     existing = record["existing"]
-    return Submitted(**(record | {"existing": None if existing is None else Status(existing)}))
+    return Submitted(
+        id=record["id"],
+        is_new=record["is_new"],
+        existing=None if existing is None else Status(existing),
+        is_retried=record["is_retried"],
+    )
 
 
 def _change(record: dict[str, Any]) -> Change:

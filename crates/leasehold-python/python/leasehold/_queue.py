@@ -25,8 +25,8 @@ Seconds = float | datetime.timedelta
 """A duration: a number of seconds, or a `timedelta`."""
 
 
-class SubmitOptions(TypedDict, total=False):
-    """Keyword arguments of `Queue.submit`."""
+class CommonOptions(TypedDict, total=False):
+    """Options of a submit that have the same name everywhere."""
 
     delay: Seconds | None
     at: datetime.datetime | None
@@ -35,12 +35,17 @@ class SubmitOptions(TypedDict, total=False):
     key_lifetime: Seconds | None
     key_retry_failed: bool
     max_attempts: int | None
-    retry_policy: RetryPolicy | None
     timeout: Seconds | None
     expires_in: Seconds | None
     priority: int | None
     tags: Mapping[str, str] | None
     artifacts: Mapping[str, Artifact | str] | None
+
+
+class SubmitOptions(CommonOptions, total=False):
+    """Keyword arguments of `Queue.submit`."""
+
+    retry_policy: RetryPolicy | None
 
 
 class ConnectOptions(TypedDict, total=False):
@@ -216,6 +221,9 @@ class Queue:
             tags=tags,
             artifacts=artifacts,
         )
+        return await self._submit(task)
+
+    async def _submit(self, task: NewTask) -> Submitted:
         return _models.submitted(await self._loop.call(self._native.submit, task._encode()))
 
     async def submit_many(self, tasks: Iterable[NewTask]) -> list[Submitted | Error]:
@@ -383,12 +391,16 @@ class Queue:
 
     async def close(self) -> None:
         """Closes the queue. Pending calls are aborted; workers on it are aborted and awaited."""
+        await self._end_calls()
+        # The last queue of a process ends the runtime's threads and has to wait for them.
+        await asyncio.get_running_loop().run_in_executor(None, self._native.close)
+
+    async def _end_calls(self) -> None:
+        """Closes everything but the native queue."""
         self._loop.check_close()
         for worker in list(self._loop.workers.values()):
             await worker.end()
         self._loop.close()
-        # The last queue of a process ends the runtime's threads and has to wait for them.
-        await asyncio.get_running_loop().run_in_executor(None, self._native.close)
 
 
 async def connect(
@@ -439,7 +451,7 @@ async def connect(
         Unavailable: If the store does not respond.
     """
     overrides = {
-        "queue.store": _address(store, bucket, prefix),
+        "queue.store": address(store, bucket, prefix),
         "queue.layout": layout,
         "queue.shard_prefix_len": shard_prefix_len,
         "queue.dispatch_mode": dispatch_mode,
@@ -497,7 +509,7 @@ def _as_text(value: object) -> str:
     return str(value)
 
 
-def _address(store: str | os.PathLike[str] | None, bucket: str | None, prefix: str | None) -> str | None:
+def address(store: str | os.PathLike[str] | None, bucket: str | None, prefix: str | None) -> str | None:
     if bucket is None:
         if prefix is not None:
             raise Invalid("prefix needs a bucket; pass bucket too")

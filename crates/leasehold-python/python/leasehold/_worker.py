@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -271,7 +270,7 @@ class _Running:
             self._tasks[run.number] = task
             task.add_done_callback(lambda _: self._tasks.pop(run.number, None))
         else:
-            self._threads.start(functools.partial(context.run, run_sync, handler, run))
+            self._threads.start(lambda: context.run(run_sync, handler, run))
 
     def stop(self, number: int) -> None:
         task = self._tasks.get(number)

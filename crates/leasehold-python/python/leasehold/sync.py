@@ -48,15 +48,7 @@ class _Thread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the loop and waits for it. An interrupted wait cancels the coroutine."""
-        if self.loop.is_closed():
-            work.close()
-            raise Invalid("the queue is closed")
-        if not self.is_own_process():
-            work.close()
-            raise Invalid(
-                "this process was forked after the queue was opened, and the queue's threads run only in the parent: "
-                "connect again in the child, or start processes with the method `spawn`"
-            )
+        self._check(work)
         if threading.current_thread() is self._thread:
             work.close()
             raise Invalid(
@@ -71,6 +63,25 @@ class _Thread:
         except BaseException:
             future.cancel()
             raise
+
+    async def run_async(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on the loop for async code on this or another loop."""
+        self._check(work)
+        if asyncio.get_running_loop() is self.loop:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
+
+    def _check(self, work: Coroutine[Any, Any, T]) -> None:
+        """Rejects work that the loop would never do."""
+        if self.loop.is_closed():
+            work.close()
+            raise Invalid("the queue is closed")
+        if not self.is_own_process():
+            work.close()
+            raise Invalid(
+                "this process was forked after the queue was opened, and the queue's threads run only in the parent: "
+                "connect again in the child, or start processes with the method `spawn`"
+            )
 
     def is_own_process(self) -> bool:
         """True in the process that opened the queue; a forked child has the loop, but not its thread."""
@@ -203,7 +214,9 @@ class Queue:
     def close(self) -> None:
         """Closes the queue and ends its thread. Pending calls and workers on it are aborted."""
         if self._thread.is_own_process() and not self._thread.loop.is_closed():
-            self._thread.run(self._queue.close())
+            self._thread.run(self._queue._end_calls())
+            # On this thread: at exit the loop can no longer start another one.
+            self._queue._native.close()
             self._thread.end()
 
 

@@ -215,12 +215,22 @@ async fn snoozing_costs_no_attempt(fixture: Arc<dyn Fixture>) {
 
 async fn timeouts_stop_handlers(fixture: Arc<dyn Fixture>) {
     let slow = |_: Context, (): ()| std::future::pending::<Result<(), TaskError>>();
-    let worker = fixture.worker("w1").handle("slow", slow).unwrap();
+    // Returns all the same: its output comes too late, and the error says so.
+    let late = async |context: Context, (): ()| {
+        context.cancelled().await;
+        Ok::<_, TaskError>("too late")
+    };
+    let worker = fixture.worker("w1").handle("slow", slow).unwrap().handle_awaited("late", late).unwrap();
     let started = Started::new(&fixture, worker, fixture.options()).await;
-    let order = NewTask { timeout_secs: Some(1), max_attempts: Some(1), ..task("slow", json!(null)) };
-    let id = fixture.submit(order).await;
-    let task = finished(&fixture, id).await;
-    assert_eq!((task.status(), task.error.as_deref()), (Status::Failed, Some("did not finish within 1 s")));
+    let limited = |name| NewTask { timeout_secs: Some(1), max_attempts: Some(1), ..task(name, json!(null)) };
+    for (name, error) in [
+        ("slow", "did not finish within 1 s"),
+        ("late", "did not finish within 1 s; it returned after that, and its output was dropped"),
+    ] {
+        let id = fixture.submit(limited(name)).await;
+        let task = finished(&fixture, id).await;
+        assert_eq!((task.status(), task.error.as_deref()), (Status::Failed, Some(error)));
+    }
     started.drained().await;
 }
 
