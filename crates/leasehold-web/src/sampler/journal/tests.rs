@@ -62,8 +62,8 @@ impl JournalFixture {
 }
 
 async fn process(store: &Arc<MemoryStore>, host: &Arc<dyn Host>) -> Queue {
-    let config =
-        QueueConfig { layout: Some(LayoutName::Journal), by: "cli".into(), ..QueueConfig::default() };
+    let layout = Some(LayoutName::Journal);
+    let config = QueueConfig { layout, by: "cli".into(), transport: None, ..QueueConfig::default() };
     Queue::with_config(Client::new(store.clone(), host.clone()), config).await.unwrap()
 }
 
