@@ -2,6 +2,7 @@ use futures::future::BoxFuture;
 use leasehold_core::{HexName, NewTask, Now, Result, ShardLen, StepContext, StoreTime, Task, TaskId};
 use leasehold_queue::Settlement;
 use leasehold_queue::source::ClaimedTask;
+use serde_json::Value;
 
 use super::*;
 
