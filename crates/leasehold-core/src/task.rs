@@ -8,13 +8,16 @@
 //!    │ ▲ ▲                             │ │
 //!    │ │ └── fail, snooze, release ────┘ └── settled after a cancel ─────────▶ cancelled
 //!    │ │     (its worker), time out
-//!    │ │     (any worker, once the claim
-//!    │ │     has surely expired)
+//!    │ │     (any worker, or the broker,
+//!    │ │     once the claim has surely
+//!    │ │     expired)
 //!    │ └──── retry (an operator) ◀────────────── failed, cancelled, expired
-//!    └────── cancel (an operator), expire (any worker, once past expires_at) ─▶ cancelled, expired
+//!    └────── cancel (an operator), expire (any worker, or the broker, once past expires_at) ─▶ cancelled, expired
 //!
 //!   any final state ── purge (retention) ──▶ purged: no way out; the object is deleted next
 //! ```
+//!
+//! A time-out is an attempt that failed: it ends the task as cancelled after a cancel, and as failed if it was the last.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -29,7 +32,7 @@ use crate::retry::RetryPolicy;
 use crate::shard::{Shard, ShardLen};
 use crate::time::{Minute, StoreTime};
 
-/// A task. Its state and history are in one object for its whole life.
+/// A task. In the layout `objects` its state and history are in one object for its whole life.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
     /// Id of the task.
@@ -153,7 +156,7 @@ pub enum Status {
     Running,
     /// Completed by its handler.
     Completed,
-    /// Failed permanently; only a manual retry moves it on.
+    /// All attempts have failed, or one has failed permanently; only a manual retry moves it on.
     Failed,
     /// Cancelled.
     Cancelled,

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 use crate::run_handle::{RunHandle, Stop};
 
-/// Fraction of the usual interval after which a failed renewal is tried again, at most.
+/// Divisor of the usual interval: a failed renewal is tried again after at most a fourth of it.
 const RETRY_PART: u32 = 4;
 
 /// Runs of a worker whose claims are to be renewed.
@@ -106,7 +106,8 @@ impl Renewals {
         if due.is_empty() && state.first.is_empty() && state.is_closed {
             return RenewerWork::Closed;
         }
-        // By the clock that is due first: after the boot clock has missed some time, the claim would have expired by its time.
+        // The nearer of both times: if the boot clock has missed some time, the claim may expire before its renewal is due by
+        // the boot clock.
         let left = |((due, _), (_, wall_due)): (&FirstRenewal, &(Arc<RunHandle>, WallTime))| {
             (due - now.boot_ns).min(wall_due - now.wall_ns)
         };

@@ -90,8 +90,8 @@ class Leasehold:
     def middleware(self, function: M) -> M:
         """Registers a generator function with one `yield`, at which the handler runs; the first one is the outermost.
 
-        It gets the context. An exception of the handler is raised at the `yield`; it may raise another one, but a failure that
-        it swallows is still a failure. It runs on the thread or event loop of the handler.
+        It gets the context. An exception of the handler is raised at the `yield`. The middleware may raise another exception;
+        if it swallows the exception, the attempt has failed nevertheless. It runs on the thread or event loop of the handler.
         """
         _check_generator("middleware", function, False)
         self._middleware.append(function)
@@ -155,7 +155,10 @@ class Leasehold:
         self._connection.close()
 
     def _enter_lifespans(self, entered: contextlib.ExitStack, queue: sync.Queue | None) -> None:
-        """Enters all lifespans; the async ones on the event loop of a queue, or not at all."""
+        """Enters all lifespans; the async ones on the event loop of the queue.
+
+        Without a queue, as in a process of tasks, the async ones are left out.
+        """
         for lifespan in self._lifespans:
             if not inspect.isasyncgenfunction(lifespan):
                 entered.enter_context(_lifespan(lifespan))  # type: ignore[arg-type]
@@ -190,7 +193,8 @@ def _check_generator(what: str, function: object, may_be_async: bool) -> None:
 def _lifespan(lifespan: Callable[[], Iterator[None]]) -> Iterator[None]:
     manager = contextlib.contextmanager(lifespan)()
     manager.__enter__()
-    # It ends in the same way whatever ended the worker: an error is not its own, and is not raised at its `yield`.
+    # A lifespan ends in the same way whatever ended the worker: an error of the worker is not raised at the lifespan's
+    # `yield`.
     try:
         yield
     finally:

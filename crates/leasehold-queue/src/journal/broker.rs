@@ -63,6 +63,7 @@ pub(super) struct Broker {
     state: JournalState,
     requests: mpsc::Receiver<BrokerRequest>,
     open: OpenCommit,
+    /// Commits that it may write without an interval between them.
     allowance: CommitAllowance,
     writer: WriterSlot,
     thread: ThreadChoice,
@@ -122,8 +123,8 @@ impl Broker {
         let Replayed { state, table, since, .. } = replayed;
         let now = client.host().instant();
         let is_in_folder = client.local_folder().is_some();
-        // The renewal that confirmed it.
-        let lease_taken_at = lease.lease().updated_at;
+        // Time of the renewal that confirmed the lease, before it serves.
+        let confirmed_at = lease.lease().updated_at;
         Self {
             archiver: Archiver::new(snapshots.archive),
             lookups: Lookups::default(),
@@ -132,6 +133,7 @@ impl Broker {
             maintenance: Maintenance::new(table, since, writer.trimmer(), is_in_folder, snapshots, now),
             state,
             requests,
+            // `linger`: time for which a commit waits for more records.
             open: OpenCommit::new(linger),
             allowance: CommitAllowance::new(linger, now),
             writer: WriterSlot::new(writer),
@@ -143,7 +145,7 @@ impl Broker {
             parked: ParkedClaims::default(),
             watches: Watches::default(),
             timer: BrokerTimer::default(),
-            since: lease_taken_at,
+            since: confirmed_at,
             meter: CommitMeter::new(now),
             workers: WorkerTable::default(),
             changes: ChangeFeed::new(lease.lease().instance.to_string()),
@@ -172,6 +174,8 @@ impl Broker {
     async fn run(&mut self) -> Result<()> {
         self.evict();
         loop {
+            // Before a snapshot nothing is decided until all commits are confirmed, so that it covers confirmed commits only
+            // (B13).
             if !self.maintenance.is_capturing {
                 self.receive_waiting()?;
                 self.submit_held()?;
@@ -255,7 +259,7 @@ impl Broker {
 
     fn is_done(&self) -> bool {
         let is_settled = self.open.is_empty() && self.unchecked.is_empty();
-        // A process that lives for a moment takes a snapshot, too, when it is due.
+        // Even a process that runs only briefly, such as a command, takes a snapshot that is due, and waits for its end.
         let is_idle = self.writer.is_idle() && !self.maintenance.is_busy();
         let is_idle = is_idle && self.archiver.is_idle() && self.lookups.is_idle() && self.reads.is_idle();
         let is_idle = is_idle && self.submits.is_empty();
