@@ -4,7 +4,7 @@
 use anyhow::Context;
 use futures::StreamExt;
 use futures::future::{Either, select};
-use leasehold_core::{Error, Kind, NewTask, Status, Task, TaskId};
+use leasehold_core::{Error, Kind, NewTask, Status, StoreTime, Task, TaskId};
 use leasehold_queue::{BrokerRole, BrokerStatus, CommitFigures, Filter, FoundBroker, Queue, QueueConfig};
 use leasehold_store::{Client, FolderOptions, FolderStore, Host, SystemHost};
 use leasehold_worker::Shutdown;
@@ -87,7 +87,7 @@ async fn run_steps(
     demo.bar.suspend(|| line(printer.paint(Style::Good, &text)));
 
     demo.bar.suspend(|| step(4, "Kill alice, too, while it runs tasks."));
-    let orphaned = demo.kill_alice(&mut alice).await?;
+    let orphaned = demo.kill_alice(&mut alice, queue.now()?.latest).await?;
     let text = format!(
         "   alice was killed; {} of its tasks stay claimed until their claims expire, after {LEASE_SECS} s",
         orphaned.len()
@@ -180,14 +180,20 @@ impl Demo<'_> {
         Ok(())
     }
 
-    /// Kills alice while it runs tasks, and returns those.
-    async fn kill_alice(&self, alice: &mut Child) -> anyhow::Result<Vec<TaskId>> {
-        while self.finished().await? < TASKS / 4 || held_by_alice(self.queue).await?.is_empty() {
+    /// Kills alice while it runs tasks, and returns those. They were all claimed since bob is the broker: bob extends earlier claims,
+    /// because it does not know which of them the broker before it has renewed.
+    async fn kill_alice(&self, alice: &mut Child, since: StoreTime) -> anyhow::Result<Vec<TaskId>> {
+        let mut held = held_by_alice(self.queue).await?;
+        while self.finished().await? < TASKS / 4
+            || held.is_empty()
+            || held.iter().any(|task| task.updated_at <= since)
+        {
             ensure_running(alice)?;
             self.host.sleep(POLL_INTERVAL).await;
+            held = held_by_alice(self.queue).await?;
         }
         alice.kill().await?;
-        held_by_alice(self.queue).await
+        Ok(held_by_alice(self.queue).await?.iter().map(|task| task.id).collect())
     }
 
     /// Number of tasks that are neither pending nor running.
@@ -239,9 +245,9 @@ async fn all_tasks(queue: &Queue) -> anyhow::Result<Vec<Task>> {
     Ok(tasks.into_iter().collect::<leasehold_core::Result<_>>()?)
 }
 
-async fn held_by_alice(queue: &Queue) -> anyhow::Result<Vec<TaskId>> {
+async fn held_by_alice(queue: &Queue) -> anyhow::Result<Vec<Task>> {
     let is_held = |task: &Task| matches!(&task.state, leasehold_core::State::Running(claim) if claim.by.as_str() == "alice");
-    Ok(all_tasks(queue).await?.iter().filter(|task| is_held(task)).map(|task| task.id).collect())
+    Ok(all_tasks(queue).await?.into_iter().filter(is_held).collect())
 }
 
 /// Prints the changes and the writes of each broker.
