@@ -125,18 +125,14 @@ pub const JOURNAL_LEASE_RENEW_INTERVAL: Duration = Duration::from_secs(10);
 /// long, and each costs the same whatever it contains.
 pub const COMMIT_LINGER: Duration = Duration::from_millis(50);
 
-/// Interval at which the broker of a bucket writes large commits in the long run, while no task waits for a worker: 8.6 million
-/// puts a month, US$ 43. Longer than [`COMMIT_LINGER`] and a put, so that a queue with a thousand tasks a second makes a fourth
-/// of the puts.
+/// Interval at which the broker of a bucket writes commits in the long run, while records come and no task waits for a worker: 8.6
+/// million puts a month, US$ 43. Longer than [`COMMIT_LINGER`] and a put, so that a queue with a thousand tasks a second makes a
+/// fourth of the puts.
 pub const COMMIT_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Commits that it may write without that interval: a minute and a half of it, saved up while it writes fewer. So a queue with less
 /// than three commits a second, or with more for a moment, waits for [`COMMIT_LINGER`] only.
 pub const COMMITS_SAVED: u32 = 300;
-
-/// Records up to which a commit does not wait for that interval: those of a few clients that wait for each outcome before their
-/// next request, which would only become slower.
-pub const COMMIT_RECORDS_SMALL: u32 = 16;
 
 /// Time for which a commit in a bucket waits for more records, if it has only results that nothing waits for.
 pub const COMMIT_LINGER_LAZY: Duration = Duration::from_secs(1);

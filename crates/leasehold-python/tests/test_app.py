@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import datetime
 import logging
@@ -332,6 +333,30 @@ def test_a_task_that_failed_has_no_result() -> None:
         assert caught.value.task.attempt == 2 and isinstance(caught.value, leasehold.Conflict)
         # The definition limits tasks that were submitted otherwise.
         assert queue.get(other.id).attempt == 2
+
+
+def test_a_middleware_that_fails_before_its_handler_fails_the_attempt_even_if_another_one_swallows_that() -> None:
+    app = Leasehold("memory://")
+
+    @app.middleware
+    def outer(ctx: Context) -> Iterator[None]:
+        with contextlib.suppress(Exception):
+            yield
+
+    @app.middleware
+    def inner(ctx: Context) -> Iterator[None]:
+        raise Permanent("not today")
+        yield
+
+    @app.task(max_attempts=5, name="task")
+    def run() -> str:
+        return "ran"
+
+    with testing.connected(app) as queue:
+        submission = run.submit()
+        app.work(drain=True)
+        task = queue.get(submission.id)
+        assert (task.status, task.attempt) == ("failed", 1) and "not today" in str(task.error)
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])

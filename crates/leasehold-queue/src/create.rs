@@ -55,6 +55,8 @@ pub(crate) fn layout_of_new_queue(client: &Client, config: &QueueConfig) -> Resu
 /// The layout that the keys of a queue show; that of a new queue if they show none.
 async fn restored_layout(client: &Client, config: &QueueConfig) -> Result<LayoutName> {
     let found = match (key_below(client, keys::JOURNAL).await?, key_below(client, keys::TASKS).await?) {
+        // Only the layout `objects` has keys of other kinds.
+        (None, None) if any_key(client).await?.is_some() => LayoutName::Objects,
         (None, None) => return layout_of_new_queue(client, config),
         (None, Some(_)) => LayoutName::Objects,
         (Some(_), None) => LayoutName::Journal,

@@ -103,6 +103,8 @@ pub(crate) struct TaskTable {
     rows: HashMap<TaskId, Row>,
     /// Largest number of rows.
     capacity: usize,
+    /// True if there was no finished task when room was needed, and none has been added since.
+    has_no_finished: bool,
     texts: Interned<str>,
     tags: Interned<Tags>,
     /// Listed objects that are not tasks, by key, so that they are not read again.
@@ -126,6 +128,7 @@ impl TaskTable {
         Self {
             rows: HashMap::new(),
             capacity,
+            has_no_finished: false,
             texts: Interned::default(),
             tags: Interned::default(),
             non_tasks: HashMap::new(),
@@ -194,10 +197,14 @@ impl TaskTable {
 
     /// Removes a part of the finished tasks, those that ended first. Returns false if there are none.
     fn make_room(&mut self) -> bool {
+        if self.has_no_finished {
+            return false;
+        }
         let mut ends: Vec<_> =
             self.rows.values().filter_map(|row| Some((row.finished_at?, row.id))).collect();
         let removed = (self.capacity / ROOM_PART).max(1).min(ends.len());
         if removed == 0 {
+            self.has_no_finished = true;
             return false;
         }
         ends.select_nth_unstable(removed - 1);
@@ -270,6 +277,7 @@ impl TaskTable {
         }
         let row = self.row(task);
         self.count_finished(&row);
+        self.has_no_finished &= row.finished_at.is_none();
         self.rows.insert(task.id, row);
         RowChange::Yes
     }

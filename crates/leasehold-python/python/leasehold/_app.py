@@ -216,9 +216,9 @@ def _around(middleware: Sequence[Middleware], ctx: Context) -> Iterator[None]:
     """Runs middleware around a handler. Raises the failure of a handler that a middleware swallows."""
     failure: BaseException | None = None
     with contextlib.ExitStack() as entered:
-        for each in middleware:
-            entered.enter_context(contextlib.contextmanager(each)(ctx))
         try:
+            for each in middleware:
+                entered.enter_context(contextlib.contextmanager(each)(ctx))
             yield
             return
         except BaseException as error:

@@ -332,9 +332,9 @@ impl Broker {
     /// Time until the open commit is to be written; none if it is empty.
     fn commit_due_in(&self, now: Instant) -> Option<Duration> {
         let due_in = self.open.due_in(now)?;
-        let is_hurried =
-            self.open.is_small() || self.open.is_full() || self.is_closing || self.state.has_due();
-        Some(if is_hurried { due_in } else { due_in.max(self.allowance.wait(now)) })
+        let is_hurried = self.open.is_full() || self.is_closing || self.state.has_due();
+        let wait = || self.allowance.wait(now).min(self.open.quiet_in(now));
+        Some(if is_hurried { due_in } else { due_in.max(wait()) })
     }
 
     /// Time at which the broker has to act without an event.

@@ -1,8 +1,7 @@
 //! The commit that is being filled, and the answers that wait for it.
 
 use leasehold_core::limits::{
-    COMMIT_BYTES_FULL, COMMIT_INTERVAL, COMMIT_LINGER, COMMIT_LINGER_LAZY, COMMIT_RECORDS_SMALL,
-    COMMITS_SAVED,
+    COMMIT_BYTES_FULL, COMMIT_INTERVAL, COMMIT_LINGER, COMMIT_LINGER_LAZY, COMMITS_SAVED,
 };
 use leasehold_store::host::Instant;
 use std::time::Duration;
@@ -30,8 +29,9 @@ impl Linger {
 /// Commits that a broker may write without an interval between them.
 ///
 /// A bucket bills each put, whatever it contains. While workers wait for tasks, a longer wait delays the tasks of a commit, but the
-/// rate of tasks stays as it is: so large commits that follow each other for minutes are written at an interval. While tasks wait
-/// for workers the interval does not apply: a free slot gets its next task by a commit, so the rate would fall.
+/// rate of tasks stays as it is: so commits that follow each other for minutes are written at an interval. That does not apply while
+/// tasks wait for workers, because a free slot gets its next task by a commit, nor when no more records come, because all clients wait
+/// for their outcomes: in both cases the rate would fall.
 #[derive(Debug)]
 pub(super) struct CommitAllowance {
     interval: Duration,
@@ -95,22 +95,25 @@ pub(super) struct OpenCommit {
     opened_at: Option<Instant>,
     /// Time of its first urgent record.
     urgent_at: Option<Instant>,
+    /// Time of its last record.
+    last_at: Option<Instant>,
     linger: Linger,
 }
 
 impl OpenCommit {
     pub(super) fn new(linger: Linger) -> Self {
         let answers = HeldAnswers::default();
-        Self { lines: Vec::new(), records: 0, answers, opened_at: None, urgent_at: None, linger }
+        let (opened_at, urgent_at, last_at) = (None, None, None);
+        Self { lines: Vec::new(), records: 0, answers, opened_at, urgent_at, last_at, linger }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.records == 0
     }
 
-    /// True if it has as few records as a few clients cause that wait for each outcome.
-    pub(super) fn is_small(&self) -> bool {
-        self.records <= COMMIT_RECORDS_SMALL
+    /// Time until no record has come for so long that no more are expected: all clients wait for the outcomes of theirs.
+    pub(super) fn quiet_in(&self, now: Instant) -> Duration {
+        self.last_at.map_or(Duration::ZERO, |last| self.linger.urgent.saturating_sub(now.since(last)))
     }
 
     /// True if it takes no more records.
@@ -125,6 +128,7 @@ impl OpenCommit {
         }
         self.records += records;
         self.opened_at.get_or_insert(now);
+        self.last_at = Some(now);
         if urgency == Urgency::Urgent {
             self.urgent_at.get_or_insert(now);
         }

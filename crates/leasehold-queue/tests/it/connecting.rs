@@ -330,3 +330,40 @@ async fn the_front_opens_the_layout_that_is_named() {
     }
     assert_eq!(Queue::connect(client()).await.unwrap_err().kind(), Kind::Corrupt);
 }
+
+#[tokio::test]
+async fn a_journal_that_was_written_as_files_is_not_continued_as_objects_nor_the_other_way_round() {
+    let host: Arc<dyn Host> = Arc::new(SystemHost);
+    for (first, then) in [(FolderTime::Host, FolderTime::Mount), (FolderTime::Mount, FolderTime::Host)] {
+        let folder = tempfile::tempdir().unwrap();
+        let open = async |time| {
+            let options = FolderOptions { time: Some(time), ..FolderOptions::default() };
+            let store = FolderStore::open(folder.path(), options, &host).unwrap();
+            let config = QueueConfig { layout: Some(LayoutName::Journal), ..QueueConfig::default() };
+            Queue::with_config(Client::new(Arc::new(store), host.clone()), config).await.unwrap()
+        };
+        let queue = open(first).await;
+        queue.submit("a", 1).await.unwrap();
+        queue.close().await.unwrap();
+        let error = open(then).await.submit("a", 2).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid, "{error}");
+        assert!(error.to_string().contains("open the queue"), "{error}");
+        // Nothing was written that would keep the first process from its log.
+        let queue = open(first).await;
+        assert_eq!(queue.stats().await.unwrap().due, 1, "{first:?}");
+        queue.submit("a", 3).await.unwrap();
+        queue.close().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_queue_of_objects_without_tasks_is_restored_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let host: Arc<dyn Host> = Arc::new(SystemHost);
+    let options = FolderOptions { time: Some(FolderTime::Host), ..FolderOptions::default() };
+    let store = Arc::new(FolderStore::open(folder.path(), options, &host).unwrap());
+    store.put("workers/w1.json", "{}".into(), &leasehold_store::When::Absent).await.unwrap();
+    let client = Client::new(store, host);
+    let restored = Queue::restore(client, QueueConfig::default()).await.unwrap();
+    assert_eq!(restored.meta().unwrap().layout, LayoutName::Objects);
+}

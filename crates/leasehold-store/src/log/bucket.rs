@@ -159,7 +159,16 @@ impl BucketLog {
     async fn first_listed(&self, seq: Seq) -> Result<Option<Seq>> {
         let list = List { limit: 1, ..List::all(JOURNAL_LOG).after(journal_commit(seq)) };
         let page = self.client.list(Purpose::Journal, &list).await?;
-        Ok(page.entries.first().and_then(|listed| parse_journal_commit(&listed.key)))
+        let Some(listed) = page.entries.first() else { return Ok(None) };
+        // Writers of objects and of segments do not fence each other, and neither would find the commits of the other.
+        let seq = parse_journal_commit(&listed.key).ok_or_else(|| {
+            Error::invalid(format!(
+                "`{}` belongs to a log that was written as files, by a host on which this folder is not a mount; open the \
+                 queue on that host",
+                listed.key
+            ))
+        })?;
+        Ok(Some(seq))
     }
 
     /// True if there is no commit. Requests: 1 list.

@@ -190,7 +190,11 @@ async fn read_all(shared: &Shared, journal: &JournalQueue, stats: &Stats, scope:
     let mut is_cut = false;
     let mut live = pin!(journal.live_tasks().try_ready_chunks(PAGE));
     while let Some(page) = live.try_next().await.map_err(|error| error.1)? {
-        is_cut |= !put_page(shared, &page);
+        // The table is full of unfinished tasks: further pages would make the broker read back tasks that are dropped here.
+        is_cut = !put_page(shared, &page);
+        if is_cut {
+            break;
+        }
         tokio::task::yield_now().await;
     }
     if scope == ReadScope::WithArchive {

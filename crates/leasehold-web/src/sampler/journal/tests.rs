@@ -335,6 +335,20 @@ async fn a_full_table_keeps_the_tasks_that_are_not_finished_and_those_that_ended
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_table_that_is_full_of_unfinished_tasks_ends_the_reading_of_others() {
+    let fixture = JournalFixture::new().await;
+    for _ in 0..2 * PAGE {
+        fixture.submit("waiting").await;
+    }
+    let dashboard = fixture.dashboard(RefreshPace::Folder);
+    dashboard.app.shared.snapshot_mut().table = TaskTable::with_capacity(3);
+    let overview = dashboard.view().await;
+    let snapshot = dashboard.app.shared.snapshot();
+    assert_eq!((snapshot.table.len(), snapshot.pass.read), (3, PAGE as u64));
+    assert_eq!(overview["sample"]["is_cut"], true, "{overview}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn workers_that_report_themselves_are_shown_with_their_types_and_tasks() {
     let fixture = JournalFixture::new().await;
     let worker = Worker::new(fixture.queue.clone(), "ada", None).unwrap();
